@@ -26,13 +26,13 @@ from policies.capacity.held_blocks import HeldBlocks
 from policies.capacity.kv_expected import ExpectedOverTime
 from policies.capacity.kv_peak import PeakOverTime
 from policies.capacity.reserve import Room
-from policies.capacity.tier_reserves import NO_RESERVES, NOTHING, TierReserves
+from policies.capacity.tier_reserves import NOTHING, TierReserves
 from policies.capacity.window import Window
 from policies.limit import EngineWork, Limit, ModelLimit
 from policies.limit.latency_by_batch import TimedAnswer
-from policies.limit.step_forecast import PREDICTORS, prefill_tokens_per_s, steps_view
+from policies.limit.step_forecast import PREDICTORS, prefill_tokens_per_s
 from policies.reservation import Reservation
-from policies.types import BackendLoad, BackendView, Binding, Request, SizeSource
+from policies.types import BackendLoad, Request
 
 SERVED_WINDOW = 50  # requests that the service rate is averaged over: two or three fillings of a small engine
 RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs, where none is configured or learnt
@@ -60,19 +60,17 @@ class BackendCapacity:
 
     # Slots for speed, as in EngineWork.
     __slots__ = (
-        "_clock", "_external", "_headroom", "_limit", "_peak", "_reads_time", "_reserved_ratio", "_reserves",
-        "_rooms", "_seen", "_service", "_shared", "_shared_tokens", "_started", "_token_seconds", "_window",
-        "awaits_measurement",
-        "ends", "external_requests", "external_tokens", "follows_starts", "held_s", "held_until", "id", "is_sized",
-        "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed",
-        "tokens", "tokens_limit", "tokens_max", "work",
+        "_external", "_headroom", "_peak", "_reserved_ratio", "_rooms", "_seen", "_service", "_shared",
+        "_shared_tokens", "_started", "_token_seconds", "awaits_measurement", "clock", "ends", "external_requests",
+        "external_tokens", "follows_starts", "held_s", "held_until", "id", "is_sized", "layout", "limit", "load",
+        "refusing_since", "requests", "reserves", "sequences", "sequences_limit", "sequences_max", "speed", "tokens",
+        "tokens_limit", "tokens_max", "window", "work",
     )  # fmt: skip
 
     def __init__(
         self,
         load: BackendLoad,
         headroom_ratio_max: float = KV_HEADROOM_RATIO,
-        reserve_ratios: Mapping[str, float] = NO_RESERVES,
         *,
         kv_rule: str = "sum",
         limit: Limit | None = None,
@@ -80,25 +78,20 @@ class BackendCapacity:
     ) -> None:
         self.load = load
         self.work = EngineWork()
-        self._limit = limit or ModelLimit()
-        self._reads_time = self._limit.reads_time
-        self._clock = clock or Clock()
-        rule = KV_RULES[kv_rule]
-        self._peak = rule() if rule else None
+        self.limit = limit or ModelLimit()
+        self.clock = clock or Clock()
+        self._peak = None if (rule := KV_RULES[kv_rule]) is None else rule()
         self.held_s = 0.0  # mean time that the latest requests held their slot
         self._rooms: dict[str, Room] = {}  # cache by tier, cleared by every change
         self._reserved_ratio: float | None = None  # likewise
         self.held_until = -inf  # the backend rejected a request: nothing is sent before this time
         self.refusing_since: float | None = None  # since then it has accepted no request
         self.awaits_measurement = False
-        """Whether no request is sent before the next measurement, because another scheduler has sent requests until
-        now.
-        """
-        self.requests = 0
-        self.sequences = 0
+        """Whether no request is sent before the next measurement: another scheduler has sent requests until now."""
+        self.requests = self.sequences = 0
         self.tokens = 0.0
         self._started = 0  # sequences whose first token has come
-        self._window: Window | None = None  # where nothing says how many sequences it runs
+        self.window: Window | None = None  # where nothing says how many sequences it runs
         self.follows_starts = False
         """Whether the first token of a request matters here even if the request ends with it. To read."""
         self.speed = 1.0  # service rate over the mean of its pool
@@ -110,10 +103,10 @@ class BackendCapacity:
         self._shared_tokens = 0.0
         self._headroom = Headroom(headroom_ratio_max)
         self._external = ExternalLoad()
-        self._reserves = TierReserves(reserve_ratios)
+        self.reserves = TierReserves()
         self._set_window(load, is_new=False)
         self._set_limits()
-        self._set_pace(is_new=True)
+        self.work.measured(load, external_sequences=0, external_tokens=0.0, now=self.clock.now)
 
     @property
     def reserved_ratio(self) -> float:
@@ -137,14 +130,14 @@ class BackendCapacity:
         return self.tokens if self._peak is None else min(self.tokens, self._peak.tokens() + self._shared_tokens)
 
     @property
-    def sequences_usable(self) -> float:
-        """The number of our sequences that may run at once, by the backend's slots and by its limit."""
-        return min(self.sequences_max, self._limit.sequences_max(self.work))
+    def usable(self) -> tuple[float, float]:
+        """The sequences and KV tokens that we may have in flight there, by its slots, its limit and its memory."""
+        return min(self.sequences_max, self.limit.sequences_max(self.work)), self.tokens_max
 
     @property
     def has_slot(self) -> bool:
         """Whether one more sequence may run, regardless of its tokens; an idle backend always takes one."""
-        return not self.sequences or (self.sequences < self.sequences_max and not self._limit.is_full(self.work))
+        return not self.sequences or (self.sequences < self.sequences_max and not self.limit.is_full(self.work))
 
     def reservation(self, request: Request, tier_id: str, *, prompt_tokens: int, output_tokens: float) -> Reservation:
         """The slots and KV tokens that a request with this prompt and expected output would occupy at the backend."""
@@ -189,8 +182,8 @@ class BackendCapacity:
         """
         if not self.sequences:
             return True  # an idle backend always takes one, however large it is and whatever the external load
-        return self.has_room(reservation, reserve_only=reserve_only) and self._limit.allows(
-            self.work, reservation, self._clock.now
+        return self.has_room(reservation, reserve_only=reserve_only) and self.limit.allows(
+            self.work, reservation, self.clock.now
         )
 
     def has_room(self, reservation: Reservation, *, reserve_only: bool) -> bool:
@@ -205,15 +198,15 @@ class BackendCapacity:
         if needed > room.tokens and (
             self._peak is None
             or (
-                not self._reserves.has_kept(tier_id, needed, self._clock.now)
+                not self.reserves.has_kept(tier_id, needed, self.clock.now)
                 and self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
             )
         ):
             return False
         if reservation.prefix:
-            needed += self._unheld_tokens(reservation)
+            needed += self._shared.unheld_tokens(reservation)
         if reserve_only:
-            own = self._reserves.own_room(tier_id, self._clock.now)
+            own = self.reserves.own_room(tier_id, self.clock.now)
             if reservation.sequences > own.sequences or needed > own.tokens:
                 return False
         return needed <= room.tokens or self._fits_peak(reservation, needed, room)
@@ -223,29 +216,29 @@ class BackendCapacity:
         if not self.sequences:
             return True
         tier_id = reservation.tier_id
-        room = self._reserves.own_room(tier_id, self._clock.now) if reserve_only else self.room(tier_id)
+        room = self.reserves.own_room(tier_id, self.clock.now) if reserve_only else self.room(tier_id)
         if reservation.sequences > room.sequences or (reservation.tokens > room.tokens and self._peak is None):
             return False
-        return self._clock.now >= self.busy_until(reservation.first_due_at)
+        return self.clock.now >= self.busy_until(reservation.first_due_at)
 
     def busy_until(self, due_at: float) -> float:
         """The time until which the backend certainly takes no prompt that is due at `due_at`; -inf where it may take
         one now.
         """
         work = self.work
-        return work.busy_until if self._reads_time and self.sequences and work.ready_at > due_at else -inf
+        return work.busy_until if self.limit.reads_time and self.sequences and work.ready_at > due_at else -inf
 
     def opens_at(self, now: float) -> float:
         """The time at which the backend may take a prompt that it would not take at `now`. Infinite where the passing
         of time alone changes nothing.
         """
-        return self.work.opens_at(now) if self._reads_time and self.sequences else inf
+        return self.work.opens_at(now) if self.limit.reads_time and self.sequences else inf
 
     def room(self, tier_id: str) -> Room:
         """The slots and KV tokens that are free for the tier: neither in use nor reserved for other tiers."""
         if tier_id not in self._rooms:
-            reserves = self._reserves
-            kept = reserves.kept_for_others(tier_id, self._clock.now) if reserves.has_any else NOTHING
+            reserves = self.reserves
+            kept = reserves.kept_for_others(tier_id, self.clock.now) if reserves.has_any else NOTHING
             tokens = inf if self.tokens_max == inf else self.tokens_max - self.tokens - kept.tokens
             self._rooms[tier_id] = Room(self.sequences_max - self.sequences - kept.sequences, tokens)
         return self._rooms[tier_id]
@@ -257,13 +250,13 @@ class BackendCapacity:
         work = self.work
         if work.model is None or not work.is_sure:
             return None
-        return PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now, due_at=due_at)
+        return PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self.clock.now, due_at=due_at)
 
     def budget_tokens(self, window_s: float, *, due_at: float = inf) -> float | None:
         """The prefill admission budget in tokens, for a prompt whose first token is due at `due_at`. The engine reports
         it; otherwise it is computed over `window_s` seconds from the running requests. None without either.
         """
-        work, now = self.work, self._clock.now
+        work, now = self.work, self.clock.now
         reported = work.budget_tokens(due_at, now)
         if reported is not None or work.model is None:
             return reported
@@ -276,7 +269,7 @@ class BackendCapacity:
         room = self.room(needed.tier_id)
         sequences, tokens, steps, wanted = room.sequences, room.tokens, 0.0, float(needed.tokens)
         if needed.prefix:
-            wanted += self._unheld_tokens(needed)
+            wanted += self._shared.unheld_tokens(needed)
         # A request that has outgrown its prediction is assumed to end next.
         for steps_left, _, each in self.ends.soonest_first():
             if needed.sequences <= sequences and wanted <= tokens:
@@ -291,7 +284,7 @@ class BackendCapacity:
         """
         room, wanted = self.room(first.tier_id), float(first.tokens)
         if first.prefix:
-            wanted += self._unheld_tokens(first)
+            wanted += self._shared.unheld_tokens(first)
         if first.sequences <= room.sequences and wanted <= room.tokens:
             return False
         steps, sequences, tokens = self.room_after(first)
@@ -299,8 +292,8 @@ class BackendCapacity:
             return True
         wanted = float(first.tokens + other.tokens)
         if first.prefix or other.prefix:
-            wanted += self._unheld_tokens(first)
-            wanted += self._unheld_tokens(other)
+            wanted += self._shared.unheld_tokens(first)
+            wanted += self._shared.unheld_tokens(other)
         return first.sequences + other.sequences <= sequences and wanted <= tokens
 
     def take(self, reservation: Reservation) -> None:
@@ -315,13 +308,13 @@ class BackendCapacity:
             self._add(reservation.tier_id, 0, tokens)
         self._add(reservation.tier_id, reservation.sequences, reservation.tokens)
         reservation.ran_with = self.sequences
-        if self._window is not None:
-            self._window.sent(reservation.sequences)
+        if self.window is not None:
+            self.window.sent(reservation.sequences)
         envelope = reservation.envelope
         if envelope is not None and envelope.ttft_s is not None and envelope.ttft_s < self.held_s:
-            self._reserves.came(reservation, self._clock.now)
+            self.reserves.came(reservation, self.clock.now)
             self._rooms.clear()
-        self.work.take(reservation, self._clock.now)
+        self.work.take(reservation, self.clock.now)
         if self._peak is not None:
             self._peak.add(reservation)
 
@@ -334,16 +327,16 @@ class BackendCapacity:
 
     def started(self, reservation: Reservation) -> bool:
         """Record the request's first token. Returns whether there may be a slot now, or none any more."""
-        self.work.started(reservation, self._clock.now)
+        self.work.started(reservation, self.clock.now)
         if not reservation.has_started:
             reservation.has_started = True
             self._started += reservation.sequences
-            if self._window is not None and self._window.started(self._started):
+            if self.window is not None and self.window.started(self._started):
                 self._set_limits()
         if self._peak is not None:
             self._peak.moved(reservation)
             self._reserved_ratio = None
-        return self._window is not None or self.work.model is not None
+        return self.window is not None or self.work.model is not None
 
     def release(self, reservation: Reservation, held_s: float = 0.0, service: float = 0.0) -> None:
         """Remove the request, which held its slot for `held_s` seconds and was charged this service here."""
@@ -354,11 +347,11 @@ class BackendCapacity:
         self._started -= reservation.has_started * reservation.sequences
         self.ends.remove(reservation)
         self.held_s += (held_s - self.held_s) / HELD_MEAN_OF
-        if self._reserves.has_any:
+        if self.reserves.has_any:
             is_roomy = 2 * self.sequences < self.sequences_max and 2 * self.tokens < self.tokens_max
-            self._reserves.ended(reservation, is_roomy=is_roomy)
+            self.reserves.ended(reservation, is_roomy=is_roomy)
         self._add(reservation.tier_id, -reservation.sequences, -reservation.tokens)
-        self.work.release(reservation, self._clock.now)
+        self.work.release(reservation, self.clock.now)
         if self._peak is not None:
             self._peak.remove(reservation)
         if reservation.prefix:
@@ -370,7 +363,7 @@ class BackendCapacity:
             assert not self.sequences, "an idle backend holds nothing"
             assert not self._shared.runs, "an idle backend holds nothing"
             self.tokens = self._shared_tokens = 0.0  # drop the rounding error of shared blocks
-            self._reserves.used.clear()
+            self.reserves.used.clear()
 
     @property
     def service_rate(self) -> float | None:
@@ -381,7 +374,7 @@ class BackendCapacity:
         """Tell the limit of an answer of `tokens` per sequence, `duration_s` after its dispatch. Called before
         `release`.
         """
-        by_latency = self._limit.by_latency
+        by_latency = self.limit.by_latency
         if by_latency is None or self.work.model is not None:
             return  # the limit knows without
         prompt = reservation.prompt_tokens - reservation.cached_tokens
@@ -415,86 +408,44 @@ class BackendCapacity:
         self._set_window(load, is_new=is_new)
         self.load = load
         self._set_limits()
-        self._set_pace(is_new=is_new)
+        self.work.measured(
+            load,
+            external_sequences=self.external_requests,
+            external_tokens=self.external_tokens,
+            now=self.clock.now,
+            is_new=is_new,
+        )
 
     def set_reserves(self, reserve_ratios: Mapping[str, float], entitled: Mapping[str, float]) -> None:
         """Set the configured reserve of each tier, as a part of the backend. A learnt reserve is at most the part that
         the tier is `entitled` to by its weight.
         """
-        self._reserves.set_tiers(reserve_ratios, entitled)
+        self.reserves.set_tiers(reserve_ratios, entitled)
         self._set_limits()
-
-    def view(self) -> BackendView:
-        return BackendView(
-            available=self.load.available,
-            in_flight_requests=self.requests,
-            requests_limit=self.sequences_limit,
-            reserved_tokens=round(self.tokens_held_max),
-            tokens_limit=None if self.tokens_limit == inf else int(self.tokens_limit),
-            external_requests=self.external_requests,
-            external_tokens=round(self.external_tokens),
-            step_time=self.load.step_time,
-            steps=steps_view(self.work, self._clock.now),
-            sequences_max=None if (learnt := self._limit.sequences_max(self.work)) == inf else learnt,
-            size=self._size_source(),
-            reserves=self._reserves.views(self._clock.now),
-            bound_by=self._binding(),
-        )
-
-    def _size_source(self) -> SizeSource:
-        if self.load.requests_running_max is not None:
-            return SizeSource.GIVEN
-        by_answers = not self.is_sized and self._limit.sequences_max(self.work) < inf
-        is_learnt = by_answers if self._window is None else self._window.is_known
-        return SizeSource.LEARNT if is_learnt else SizeSource.ASSUMED
-
-    def _binding(self) -> Binding | None:
-        """The constraint that keeps out one more request of the mean size of the running ones; None where it would be
-        sent.
-        """
-        now = self._clock.now
-        if not self.load.available:
-            return Binding.UNHEALTHY
-        if self.awaits_measurement or now < self.held_until:
-            return Binding.HELD
-        if not self.sequences:
-            return None  # an idle backend always takes one
-        if self.sequences >= self.sequences_max:
-            return Binding.SLOTS
-        if self._limit.is_full(self.work):
-            return Binding.STEPS
-        needed = self.tokens_held_max + self.tokens / self.requests
-        if needed > self.tokens_max:
-            return Binding.KV
-        if self._reads_time and now < self.work.busy_until:
-            return Binding.PROMPTS
-        kept = self._reserves.kept_for_others(NO_TIER, now) if self._reserves.has_any else NOTHING
-        is_kept = self.sequences + kept.sequences >= self.sequences_max or needed + kept.tokens > self.tokens_max
-        return Binding.RESERVED if is_kept else None
 
     def _set_window(self, load: BackendLoad, *, is_new: bool) -> None:
         """Update the window by a measurement. It is dropped where the engine reports its size, and where the server is
         away: it may come back as another one.
         """
         if load.requests_running_max is not None or not (load.available or load.drains):
-            self._window = None
+            self.window = None
         elif load.requests_running is not None:
-            if self._window is None:
-                self._window = Window()
-                self._window.started(self._started)
-            if is_new and self._clock.now >= self.work.busy_until:  # no prompts that were sent are what waits
-                kept = self._reserves.kept_for_others(NO_TIER, self._clock.now) if self._reserves.has_any else NOTHING
+            if self.window is None:
+                self.window = Window()
+                self.window.started(self._started)
+            if is_new and self.clock.now >= self.work.busy_until:  # no prompts that were sent are what waits
+                kept = self.reserves.kept_for_others(NO_TIER, self.clock.now) if self.reserves.has_any else NOTHING
                 waiting = load.requests_waiting_for_room
                 if waiting is None:
                     waiting = load.requests_waiting or 0
-                self._window.measured(
+                self.window.measured(
                     max(0, min(load.requests_running, self.sequences - waiting)),
                     waiting,
                     seen=self._started,
                     is_used=self.sequences + kept.sequences >= self.sequences_max,
-                    now=self._clock.now,
+                    now=self.clock.now,
                 )
-        self.follows_starts = self._window is not None or self._peak is not None
+        self.follows_starts = self.window is not None or self._peak is not None
 
     def _set_limits(self) -> None:
         load = self.load
@@ -507,36 +458,26 @@ class BackendCapacity:
         # What may run there at once, external load included. Tokens are infinite where the pool's size is not known.
         self.sequences_limit = load.requests_running_max or RUNNING_MAX_UNKNOWN * load.engines
         self.is_sized = load.requests_running_max is not None or load.kv_tokens_max is not None
-        learnt = self._limit.sequences_max(self.work)
+        learnt = self.limit.sequences_max(self.work)
         if not self.is_sized and learnt < inf:
             self.sequences_limit = max(self.sequences_limit, int(learnt) * load.share.replicas)
         self.tokens_limit = inf if load.kv_tokens_max is None else load.kv_tokens_max * self._headroom.usable_ratio
         self.external_requests, self.external_tokens = self._external.least()
         # What may be ours: this replica's share of what external load leaves.
         share = load.share
-        if self._window is None:
+        if self.window is None:
             self.sequences_max = share.of(max(0, self.sequences_limit - self.external_requests))
         else:
-            self.sequences_max = self._window.sequences_max
+            self.sequences_max = self.window.sequences_max
             self.sequences_limit = self.sequences_max * share.replicas + self.external_requests
-            if self._window.is_open and self._reserves.has_any:  # beyond what is kept free, or nothing would be seen
-                self.sequences_max += self._reserves.kept_for_others(NO_TIER, self._clock.now).sequences
+            if self.window.is_open and self.reserves.has_any:  # beyond what is kept free, or nothing would be seen
+                self.sequences_max += self.reserves.kept_for_others(NO_TIER, self.clock.now).sequences
         self.tokens_max = max(0.0, self.tokens_limit - self.external_tokens) / share.replicas
-        self._reserves.sized(
+        self.reserves.sized(
             share.of(self.sequences_limit),
             self.tokens_limit / share.replicas,
             sequences_max=self.sequences_max,
             tokens_max=self.tokens_max,
-        )
-
-    def _set_pace(self, *, is_new: bool) -> None:
-        """Update the engine's step times from the latest measurement."""
-        self.work.measured(
-            self.load,
-            external_sequences=self.external_requests,
-            external_tokens=self.external_tokens,
-            now=self._clock.now,
-            is_new=is_new,
         )
 
     def _fits_peak(self, reservation: Reservation, needed: float, room: Room) -> bool:
@@ -549,20 +490,14 @@ class BackendCapacity:
         if self._peak.tokens_with(reservation) <= tokens_max:
             return True
         # Others that are longer than expected grow into what is kept for its tier. What is free of that now is its own.
-        is_kept = self._reserves.has_kept(reservation.tier_id, needed, self._clock.now)
+        is_kept = self.reserves.has_kept(reservation.tier_id, needed, self.clock.now)
         return is_kept and self._peak.tokens_now() + self._shared_tokens + needed <= self.tokens_max
-
-    def _unheld_tokens(self, reservation: Reservation) -> float:
-        """Tokens of the reservation's prefix that no running request holds yet."""
-        if not reservation.prefix:
-            return 0.0
-        return reservation.block_tokens * self._shared.unheld(reservation.prefix)
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
         if self._rooms:
             self._rooms.clear()
         self._reserved_ratio = None
-        use = self._reserves.used[tier_id]
+        use = self.reserves.used[tier_id]
         use.sequences += sequences
         use.tokens += tokens
         self.sequences += sequences

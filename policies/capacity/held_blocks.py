@@ -37,9 +37,10 @@ class HeldBlocks:
         """By the first block. To read."""
         self._last: dict[Reservation, _SharedRun] = {}  # of the running requests
 
-    def unheld(self, prefix: tuple[int, ...]) -> int:
-        """The number of blocks of the prompt that no request holds."""
-        return len(prefix) - sum([matched for _, matched in self._found(prefix)])
+    def unheld_tokens(self, reservation: Reservation) -> float:
+        """The tokens of the prompt's blocks that no request holds."""
+        prefix = reservation.prefix
+        return reservation.block_tokens * (len(prefix) - sum([matched for _, matched in self._found(prefix)]))
 
     def take(self, reservation: Reservation) -> float:
         """The request holds its blocks from now on. Returns the tokens of those that no other holds."""

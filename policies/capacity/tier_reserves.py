@@ -34,11 +34,11 @@ class TierReserves:
 
     __slots__ = ("_configured", "_entitled", "_learnt", "_ratios", "_sequences_max", "_tokens_max", "has_any", "used")
 
-    def __init__(self, ratios: Mapping[str, float]) -> None:
+    def __init__(self) -> None:
         self.used: defaultdict[str, TierUse] = defaultdict(TierUse)
         """The sequences and tokens that each tier uses."""
         self.has_any = False
-        self._ratios, self._entitled = ratios, NO_RESERVES
+        self._ratios = self._entitled = NO_RESERVES
         self._configured: dict[str, TierUse] = {}
         self._learnt: dict[str, FloatingReserve] = {}
         self._sequences_max, self._tokens_max = 0, 0.0

@@ -3,7 +3,7 @@
 A backend that leaves the live set gets no more requests, but stays in the fleet until its last request has ended.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil, inf
@@ -16,8 +16,9 @@ from policies.fleet.pool_limits import PoolLimits
 from policies.limit import Limit, ModelLimit
 from policies.placement import LeastReserved, Placement
 from policies.reservation import Reservation
-from policies.types import BackendLoad, BackendView, Request, Tier, Usage
+from policies.types import BackendLoad, Request, Tier, Usage
 
+Backends = Sequence[BackendCapacity]
 InFlightAt = Callable[[str], Collection[InFlight]]
 ASKED_FEW = 4  # backends: to ask so many costs less than to look up and record which of them refuse
 REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long counts as not serving
@@ -74,7 +75,7 @@ class Fleet:
         self.with_slot: set[str] = set()
         """The ids of the available backends that have a slot."""
         self._open: list[BackendCapacity] | None = None  # cache of these backends, None after a change
-        self.negative_cache = NegativeCache()
+        self.negative_cache = NegativeCache(self.backends, self.with_slot)
         self.requests = 0
         """The number of our requests at all backends."""
         self.asked = 0
@@ -244,19 +245,10 @@ class Fleet:
         return Usage(cached + round((prompt - cached) * part), cached, 0)
 
     def slot(
-        self,
-        request: Request,
-        tier_id: str,
-        candidates: Sequence[BackendCapacity],
-        access: Access,
-        *,
-        output_tokens: float,
-        home: str,
+        self, request: Request, tier_id: str, candidates: Backends, access: Access, *, output_tokens: float, home: str
     ) -> tuple[BackendCapacity, Reservation] | None:
         """Reserve the request's slot at the backend that placement chooses among the candidates with room; None if none
-        has.
-
-        The request goes to its `home`, the backend of its session or of its interrupted answer, if that has room: its
+        has. It goes to its `home`, the backend of its session or of its interrupted answer, if that has room: its
         blocks may still be in the prefix cache there. `output_tokens` excludes the tokens produced before.
         """
         if not candidates:
@@ -266,20 +258,19 @@ class Fleet:
         needed = candidates[0].reservation(
             request, tier_id, prompt_tokens=request.prompt_tokens + request.produced_tokens, output_tokens=output_tokens
         )
-        layouts, asked, is_few = {candidates[0].layout: needed}, candidates, False
+        layouts, asked, search = {candidates[0].layout: needed}, candidates, None
         if self.negative_cache.is_used and self._layout is not None and self.kv_rule == "sum":
-            few = self.negative_cache.free.enough(needed, candidates, self.backends.values(), self.with_slot)
+            few = self.negative_cache.free.enough(needed, candidates)
             if len(few) <= ASKED_FEW:
-                asked, is_few = few, True
-        search = None
-        if refusals is not None and refusals.refused and not is_few:
-            search = refusals.search(needed, reserve_only=is_closed, now=now)
+                asked, refusals = few, None
+        if refusals is not None and refusals.refused:
+            search = refusals.search(needed, now, reserve_only=is_closed)
             asked = refusals.worth_asking(candidates, search)
         chosen = self._chosen(request, asked, layouts, needed, access, home)
         if chosen is None:
-            if refusals is not None and not is_few:
-                search = search or refusals.search(needed, reserve_only=is_closed, now=now)
-                refusals.found_none(request, asked, self.with_slot, needed, search, reserve_only=is_closed, now=now)
+            if refusals is not None:
+                search = search or refusals.search(needed, now, reserve_only=is_closed)
+                refusals.found_none(request, asked, search)
             return None
         reservation = layouts[chosen.layout]
         if self.cached_tokens is not None or request.produced_tokens:
@@ -292,7 +283,7 @@ class Fleet:
     def _chosen(  # noqa: PLR0917 - compiled, and called with every decision
         self,
         request: Request,
-        asked: Sequence[BackendCapacity],
+        asked: Backends,
         layouts: dict[tuple[int, bool], Reservation],
         needed: Reservation,
         access: Access,
@@ -338,12 +329,12 @@ class Fleet:
                 most = known[tier_id]
             else:
                 refusals.is_used = True
-                most = refusals.free.most(tier_id, self.backends.values(), self.with_slot)
+                most = refusals.free.most(tier_id)
             tokens = prompt + output_tokens  # to a block, only where it decides
             if tokens > most + 1.0 or ceil(tokens / block) * block > most:
                 return True
         return (is_closed or not closed) and refusals.is_refused_still(
-            request, tier_id, output_tokens, self.with_slot, reserve_only=is_closed, now=self.clock.now
+            request, tier_id, output_tokens, self.clock.now, reserve_only=is_closed
         )
 
     def soonest(
@@ -376,13 +367,16 @@ class Fleet:
         is_alone = len(self.backends) == 1
         return BackendHold(chosen.id, needed, *((1, needed.tokens) if is_alone else (chosen.requests, chosen.tokens)))
 
-    def tokens_needed(self, entry: InFlight) -> int:
-        """The entry's own KV tokens, by its reported prompt and the larger of its predicted and its actual output."""
-        return _own_tokens(self.backends[entry.backend_id], entry, max(entry.sized_output, entry.usage.output_tokens))
-
-    def resize(self, entry: InFlight, tokens: int) -> None:
-        self.backends[entry.backend_id].resize(entry.reservation, tokens)
-        self.negative_cache.changed(self.backends[entry.backend_id])
+    def resize(self, entry: InFlight) -> int:
+        """Fit the entry's reservation to its prompt as reported and to the larger of its predicted and its actual
+        output. Returns by how many KV tokens it has grown.
+        """
+        backend, before = self.backends[entry.backend_id], entry.reservation.tokens
+        tokens = _own_tokens(backend, entry, max(entry.sized_output, entry.usage.output_tokens))
+        if tokens != before:
+            backend.resize(entry.reservation, tokens)
+            self.negative_cache.changed(backend)
+        return tokens - before
 
     def release(self, entry: InFlight, now: float) -> None:
         self.clock.now = now
@@ -397,45 +391,25 @@ class Fleet:
             self._retire(capacity)
         self._slots_changed(capacity)
 
-    def limits_of(self, backend_id: str) -> tuple[float, float]:
-        """The sequences and KV tokens that we may have in flight at one backend, unweighted."""
-        capacity = self.backends[backend_id]
-        return capacity.sequences_usable, capacity.tokens_max
-
-    def views(self) -> Mapping[str, BackendView]:
-        return {backend_id: capacity.view() for backend_id, capacity in self.backends.items()}
-
     def _take_in(self, load: BackendLoad, in_flight: Collection[InFlight]) -> BackendCapacity:
         capacity = self.backends.get(load.backend_id)
+        is_known = capacity is not None
         if capacity is None:
             capacity = self.backends[load.backend_id] = BackendCapacity(
-                load,
-                self._headroom_ratio_max,
-                self._reserve_ratios,
-                kv_rule=self.kv_rule,
-                limit=self._make_limit(),
-                clock=self.clock,
+                load, self._headroom_ratio_max, kv_rule=self.kv_rule, limit=self._make_limit(), clock=self.clock
             )
             capacity.set_reserves(self._reserve_ratios, self._entitled)
-            if self._taken_over_at > -inf:
-                capacity.awaits_measurement = True
-                self._measured_first(capacity, load, in_flight)
-        elif capacity.awaits_measurement:
-            self._measured_first(capacity, load, in_flight)
-        else:  # a repeated measurement says nothing of what is held now
-            capacity.measured(load, self._held_tokens(capacity, in_flight) if capacity.is_news(load) else 0)
+            capacity.awaits_measurement = self._taken_over_at > -inf
+        if is_known or capacity.awaits_measurement:
+            # One from before a handover does not show the adopted requests.
+            is_later = load.measured_at is None or load.measured_at >= self._taken_over_at
+            is_first = capacity.awaits_measurement and load.available and is_later
+            # A repeated measurement says nothing of what is held now.
+            held_tokens = self._held_tokens(capacity, in_flight) if is_first or capacity.is_news(load) else 0.0
+            capacity.measured(load, held_tokens, is_first=is_first)
         self._slots_changed(capacity)
         self.limits.measured(capacity)
         return capacity
-
-    def _measured_first(self, capacity: BackendCapacity, load: BackendLoad, in_flight: Collection[InFlight]) -> None:
-        """Apply the first measurement after a handover. One from before the handover does not show the adopted
-        requests.
-        """
-        if load.available and (load.measured_at is None or load.measured_at >= self._taken_over_at):
-            capacity.measured(load, self._held_tokens(capacity, in_flight), is_first=True)
-        else:
-            capacity.measured(load, self._held_tokens(capacity, in_flight) if capacity.is_news(load) else 0)
 
     def _held_tokens(self, capacity: BackendCapacity, in_flight: Collection[InFlight]) -> float:
         """The KV tokens that our requests hold at the backend now, without shared blocks. Also updates the due times by

@@ -15,7 +15,9 @@ from policies.reservation import Reservation
 class FreeTokens:
     """The free KV tokens of each backend, by tier. Mutable."""
 
-    def __init__(self) -> None:
+    def __init__(self, backends: Mapping[str, BackendCapacity], with_slot: Collection[str]) -> None:
+        """`backends` are all of the fleet, by id; `with_slot` has the ids of those with a slot."""
+        self._backends, self._with_slot = backends, with_slot
         self._free: dict[str, dict[str, float]] = {}  # by tier and backend
         self._changed: dict[str, dict[str, BackendCapacity]] = {}  # by tier: those to be asked again
         self.known: dict[str, float] = {}
@@ -33,37 +35,27 @@ class FreeTokens:
         self._free.clear()
         self._changed.clear()
 
-    def most(self, tier_id: str, backends: Collection[BackendCapacity], with_slot: Collection[str]) -> float:
-        """The most free tokens at any of all `backends` whose ids are in `with_slot`; infinite where one is idle, which
-        takes any request.
-        """
-        most = self.known[tier_id] = max(self._at(tier_id, backends, with_slot).values(), default=-inf)
+    def most(self, tier_id: str) -> float:
+        """The most free tokens at any backend with a slot; infinite where one is idle, which takes any request."""
+        most = self.known[tier_id] = max(self._at(tier_id).values(), default=-inf)
         return most
 
-    def _at(
-        self, tier_id: str, backends: Collection[BackendCapacity], with_slot: Collection[str]
-    ) -> Mapping[str, float]:
-        """The free tokens at each of all `backends`, by id; as `most` takes them."""
+    def _at(self, tier_id: str) -> Mapping[str, float]:
+        """The free tokens at each backend, by id."""
         if tier_id not in self._changed:
             self._free[tier_id] = {}
-            self._changed[tier_id] = {each.id: each for each in backends}
+            self._changed[tier_id] = dict(self._backends)
         free, changed = self._free[tier_id], self._changed[tier_id]
         if changed:
             for each in changed.values():
-                if each.id not in with_slot:
+                if each.id not in self._with_slot:
                     free[each.id] = -inf
                 else:
                     free[each.id] = each.room(tier_id).tokens if each.sequences else inf
             changed.clear()
         return free
 
-    def enough(
-        self,
-        needed: Reservation,
-        candidates: Iterable[BackendCapacity],
-        backends: Collection[BackendCapacity],
-        with_slot: Collection[str],
-    ) -> list[BackendCapacity]:
+    def enough(self, needed: Reservation, candidates: Iterable[BackendCapacity]) -> list[BackendCapacity]:
         """The candidates that have as many free tokens as `needed` takes of its own, in the same order."""
-        free, tokens = self._at(needed.tier_id, backends, with_slot), needed.tokens
+        free, tokens = self._at(needed.tier_id), needed.tokens
         return [each for each in candidates if free[each.id] >= tokens]

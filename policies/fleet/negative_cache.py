@@ -13,7 +13,7 @@ Most polls of a full pool find the same requests at the head, and each request t
 a rejected request is also kept by its id: only its need of memory is then compared with the backends that have changed.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -84,10 +84,13 @@ class _Search:
     and the backends that may have room all the same.
     """
 
-    __slots__ = ("before", "need", "others")
+    __slots__ = ("before", "need", "needed", "now", "others", "reserve_only")
 
-    def __init__(self, need: _Need, before: _Refused | None, others: set[str]) -> None:
-        self.need, self.before, self.others = need, before, others
+    def __init__(self, needed: Reservation, now: float, *, reserve_only: bool) -> None:
+        self.needed, self.now, self.reserve_only = needed, now, reserve_only
+        self.need = _Need(needed)
+        self.before: _Refused | None = None
+        self.others = set[str]()
 
 
 class NegativeCache:
@@ -96,14 +99,16 @@ class NegativeCache:
     differ.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backends: Mapping[str, BackendCapacity], with_slot: set[str]) -> None:
+        """`backends` are all of the fleet, by id; `with_slot` has the ids of those with a slot."""
+        self._with_slot = with_slot
         self.refused: dict[tuple[str, bool], list[_Refused]] = {}
         """By tier, and whether it may enter its own reserve alone; what was asked last comes last."""
         self.by_request: dict[str, _Refused] = {}
         """The latest of them, by the request's id."""
         self.is_used = False
         """Whether anything was asked or found since it was empty, so that changes have to be told. To read."""
-        self.free = FreeTokens()
+        self.free = FreeTokens(backends, with_slot)
         self._changes = 0
         # Each backend that has changed, and the number of its last change, in ascending order.
         self._changed: dict[str, tuple[int, BackendCapacity]] = {}
@@ -125,17 +130,10 @@ class NegativeCache:
         self._changed.clear()
 
     def is_refused_still(
-        self,
-        request: Request,
-        tier_id: str,
-        output_tokens: float,
-        with_slot: Collection[str],
-        *,
-        reserve_only: bool,
-        now: float,
+        self, request: Request, tier_id: str, output_tokens: float, now: float, *, reserve_only: bool
     ) -> bool:
-        """Whether this same request, with this predicted output, was rejected and still has room at no backend in
-        `with_slot`. False does not mean that there is room.
+        """Whether this same request, with this predicted output, was rejected and still has room at no backend with a
+        slot. False does not mean that there is room.
         """
         if request.id not in self.by_request:
             return False
@@ -152,22 +150,22 @@ class NegativeCache:
         for number, backend in reversed(self._changed.values()):
             if number <= refused.at:
                 break
-            if backend.id not in with_slot:
+            if backend.id not in self._with_slot:
                 continue  # it changes again before it has one
             if backend.has_room(needed, reserve_only=reserve_only) and not refused.is_busy(backend, now):
                 return False
         refused.at = self._changes
         return True
 
-    def search(self, needed: Reservation, *, reserve_only: bool, now: float) -> _Search:
+    def search(self, needed: Reservation, now: float, *, reserve_only: bool) -> _Search:
         """Begin a search for room for `needed`. It holds until anything changes."""
-        need = _Need(needed)
-        before = self._least_changed(self.refused.get((needed.tier_id, reserve_only), ()), need)
-        if before is None:
-            return _Search(need, None, set())
-        while before.busy and before.busy[0][0] <= now:
-            before.others.add(heappop(before.busy)[1])
-        return _Search(need, before, self._changed_since(before))
+        search = _Search(needed, now, reserve_only=reserve_only)
+        before = self._least_changed(self.refused.get((needed.tier_id, reserve_only), ()), search.need)
+        if before is not None:
+            while before.busy and before.busy[0][0] <= now:
+                before.others.add(heappop(before.busy)[1])
+            search.before, search.others = before, self._changed_since(before)
+        return search
 
     def worth_asking(self, candidates: Sequence[BackendCapacity], search: _Search) -> Sequence[BackendCapacity]:
         """The candidates that may have room by this search; all of them where more than half may."""
@@ -180,26 +178,15 @@ class NegativeCache:
             return candidates.among(others)
         return [each for each in candidates if each.id in others]
 
-    def found_none(
-        self,
-        request: Request,
-        asked: Sequence[BackendCapacity],
-        with_slot: set[str],
-        needed: Reservation,
-        search: _Search,
-        *,
-        reserve_only: bool,
-        now: float,
-    ) -> None:
-        """Record that none of `asked`, the result of `worth_asking` in this search, has room for the request.
-        `with_slot` has the ids of the backends that have a slot.
-        """
+    def found_none(self, request: Request, asked: Sequence[BackendCapacity], search: _Search) -> None:
+        """Record that none of `asked`, the result of `worth_asking` in this search, has room for the request."""
         self.is_used = True
+        needed, need, before, now = search.needed, search.need, search.before, search.now
+        reserve_only = search.reserve_only
         remembered = self.refused.setdefault((needed.tier_id, reserve_only), [])
-        need, before = search.need, search.before
-        others, busy, ready_at = {*with_slot}, list[tuple[float, str]](), inf
+        others, busy, ready_at = {*self._with_slot}, list[tuple[float, str]](), inf
         if before is not None:
-            others, busy, ready_at = search.others & with_slot, before.busy.copy(), before.ready_at
+            others, busy, ready_at = search.others & self._with_slot, before.busy.copy(), before.ready_at
         first_due_at = need.first_due_at
         for each in asked:
             # A rejection for any other reason may end with time alone: it is not cached.

@@ -25,8 +25,7 @@ class PoolLimits:
 
     def measured(self, backend: BackendCapacity) -> None:
         """Take the limits of a backend from its measurement; `add_up` then updates the sums."""
-        usable = (backend.sequences_usable, backend.tokens_max)
-        self._usable[backend] = usable if backend.load.available else NOTHING_USABLE
+        self._usable[backend] = backend.usable if backend.load.available else NOTHING_USABLE
 
     def remove(self, backend: BackendCapacity) -> None:
         """Leave a backend out, because it is no longer live."""

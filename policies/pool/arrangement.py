@@ -52,8 +52,6 @@ class Arrangement(PresentQueues):
 
     def resize(self, entry: InFlight) -> None:
         """Fit the entry's reservation to the prompt as reported and to an output longer than predicted."""
-        tokens = self._fleet.tokens_needed(entry)
-        if tokens != entry.reservation.tokens:
-            use = self.fair_queues.at(entry.backend_id).use
-            use.count(entry, 0, 0, tokens - entry.reservation.tokens)
-            self._fleet.resize(entry, tokens)
+        tokens = self._fleet.resize(entry)
+        if tokens:
+            self.fair_queues.at(entry.backend_id).use.count(entry, 0, 0, tokens)

@@ -131,7 +131,7 @@ class Preemption:
             ahead = [
                 (lead, *_youth(entry), entry)
                 for entry in _of_use(entries, request)
-                if fair_queue.tier_id(entry.request.tenant_id) == tier_id
+                if self.tier(entry.request.tenant_id).id == tier_id
                 and (lead := fair_queue.ahead(entry.request.tenant_id, request.tenant_id)) > self.service_min
             ]
             if ahead:  # the youngest request of the tenant that is furthest ahead

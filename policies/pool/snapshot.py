@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
+from policies.capacity.views import backend_view
 from policies.pool.scheduler_parts import SchedulerParts
 from policies.pool.wait_views import first_waits_for
 from policies.slo.slack_view import slacks
@@ -24,7 +25,7 @@ def take_snapshot(parts: SchedulerParts, now: float, tenant_ids: Iterable[str] |
         queued_requests=len(queues),
         queued_bytes=queues.body_bytes,
         in_flight_requests=len(ledger.in_flight),
-        backends={} if tenant_ids else fleet.views(),
+        backends={} if tenant_ids else {id_: backend_view(each) for id_, each in fleet.backends.items()},
         attainment={tier_id: parts.attainment.of_tier(tier_id) for tier_id in parts.tiers},
         service_in_flight_max=ledger.price.service(0, 0, tokens_max) if tokens_max < inf else inf,
         interruptions=dict(ledger.interruptions.by_cause),

@@ -95,7 +95,7 @@ class FairQueue:
         """All tenants of the pool. To read."""
         self._price = price
         self._is_capped = share_ratio_max < 1.0
-        self._share = ShareCap(share_ratio_max, order)
+        self.share = ShareCap(share_ratio_max, order)
         self.use = QueueUse(limits, output_tokens, counts_speed=backend_id is None)
         """The requests in flight from this queue."""
         self._competing: set[str] = set()  # tenants that wait and may send
@@ -142,13 +142,13 @@ class FairQueue:
         elif tenant_id in self._competing:
             self._leave(tenant)
         is_active = waits or tenant_id in self.use.by_tenant
-        if is_active != (tenant_id in self._share.active):
-            self._share.set_active(tenant, active=is_active)
+        if is_active != (tenant_id in self.share.active):
+            self.share.set_active(tenant, active=is_active)
 
     def change(self, before: Tenant, state: QueuedTenant, now: float) -> None:
         """Apply the tenant's new settings; `before` are the old ones."""
         tenant = state.tenant
-        self._share.set_active(before, active=False)
+        self.share.set_active(before, active=False)
         if before.tier_id != tenant.tier_id or before.group_id != tenant.group_id:
             if tenant.id in self._competing:
                 self._leave(before)
@@ -168,7 +168,7 @@ class FairQueue:
         for state in waiting:
             self._leave(state.tenant)
         for state in states:
-            self._share.set_active(state.tenant, active=False)
+            self.share.set_active(state.tenant, active=False)
         self.order.regroup(tier_id, level, now)
         for state in states:
             for request in self.queues.of(state.tenant.id).requests.values():
@@ -228,24 +228,17 @@ class FairQueue:
         entry.weight = tenant.weight
         self.use.count(entry, 1, entry.reservation.sequences, entry.reservation.tokens)
         self.order.served_at_once(tenant, charge)
-        if tenant.id not in self._share.active:
-            self._share.set_active(tenant, active=True)
+        if tenant.id not in self.share.active:
+            self.share.set_active(tenant, active=True)
 
     def ended(self, entry: InFlight, now: float) -> None:
         """The entry, dispatched from this queue, has ended or belongs to another queue from now on."""
         if self.order.follows_requests:
             self._order_of(entry.request).ended(entry, now)
 
-    def tier_id(self, tenant_id: str) -> str:
-        return self.tenants[tenant_id].tenant.tier_id
-
     def ahead(self, tenant_id: str, other_id: str) -> float:
         """The amount by which the rank of one tenant is above that of another of its tier (FairTree.ahead)."""
         return self.order.ahead(self.tenants[tenant_id].tenant, self.tenants[other_id].tenant)
-
-    def share_ratio(self, tenant: Tenant) -> float:
-        """The part of this queue's dispatches that the tenant's weight entitles it to among the present tenants."""
-        return self._share.ratio_if_active(tenant)
 
     def lead_service(self, tenant: Tenant) -> float:
         """Service by which the tenant is ahead of the next tenant of its tier and, within a group, of its group. 0.0 if
@@ -276,7 +269,7 @@ class FairQueue:
         """Whether the request, which is next, goes whatever its tenant has in flight."""
         if request.tenant_id not in self.use.by_tenant or not self.order.is_fair or self.order.root.waiting == 1:
             return True
-        return self._share.allows(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
+        return self.share.allows(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def within_shares(
         self, first: tuple[str, Request], blocked: Collection[str], besides: Collection[str]
@@ -303,7 +296,7 @@ class FairQueue:
         """
         if request.tenant_id not in self.use.by_tenant:
             return True
-        return self._share.entitles(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
+        return self.share.entitles(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def first_not_to_pass(
         self, tenant_id: str, passed: dict[str, tuple[str, Request]], holds: dict[str, BackendHold]
@@ -358,7 +351,7 @@ class FairQueue:
     def _is_within_share(self, request: Request) -> bool:
         if request.tenant_id not in self.use.by_tenant:
             return True
-        return self._share.allows(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
+        return self.share.allows(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
         """Whether one tenant is behind another by no more than its requests in flight may still cost."""

@@ -326,8 +326,9 @@ class QueueFactory:
         """A queue for one backend, with FIFOs of its own."""
         cached_blocks = partial(self.prefixes.matched_blocks, backend_id=backend_id)
         changes = partial(self.prefixes.changes, backend_id=backend_id)
+        backends = self.fleet.backends
         fair_queue = self._fair_queue(
-            TenantQueues(), partial(self.fleet.limits_of, backend_id), cached_blocks, changes, backend_id
+            TenantQueues(), lambda: backends[backend_id].usable, cached_blocks, changes, backend_id
         )
         if backend_id in self.restored:
             fair_queue.restore(self.restored.pop(backend_id))

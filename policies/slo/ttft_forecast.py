@@ -172,7 +172,7 @@ class Forecaster:
         lead_service, _, fair_queue = min(leads)
         price = self.price.service(request.prompt_tokens, 0, output_tokens)
         lead_tokens = lead_service * (request.prompt_tokens + output_tokens) / price if price else 0.0
-        tokens = (own_tokens + lead_tokens) / fair_queue.share_ratio(tenant)
+        tokens = (own_tokens + lead_tokens) / fair_queue.share.ratio_if_active(tenant)
         all_tokens = queues.prompt_tokens + waiting * scan.mean_output_tokens
         ratio = min(1.0, tokens / max(1.0, all_tokens)) / scan.serving
         return WorkAhead(ratio * waiting, ratio * all_tokens)

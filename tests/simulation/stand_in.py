@@ -134,7 +134,7 @@ class Play:
         return [done.duration_s for done in self.done if from_s <= done.at_s < until_s]
 
     def limit(self) -> float:
-        return self.scheduler._fleet.backends["gpu"].sequences_usable
+        return self.scheduler._fleet.backends["gpu"].usable[0]
 
     def _at(self, at_s: float, happening: Callable[[], None]) -> None:
         heappush(self._happenings, (at_s, next(self._numbers), happening))

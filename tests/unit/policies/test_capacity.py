@@ -5,6 +5,7 @@ from itertools import permutations
 import pytest
 
 from policies.capacity.backend import BackendCapacity, Reservation
+from policies.capacity.views import backend_view
 from policies.types import BackendLoad, Request
 
 WHOLE = {"headroom_ratio_max": 1.0}
@@ -34,7 +35,7 @@ def test_reservations_fit_up_to_95_percent_of_the_pool():
     take(capacity, 450, 50)
     assert fits(capacity, 400, 50)
     assert not fits(capacity, 401, 50)
-    assert capacity.view().tokens_limit == 950
+    assert backend_view(capacity).tokens_limit == 950
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_where_the_size_of_the_pool_is_not_known_only_seats_count():
     capacity = BackendCapacity(BackendLoad("gpu", requests_running_max=2))
     take(capacity, 10**9)
     assert fits(capacity, 10**9)
-    assert capacity.view().tokens_limit is None
+    assert backend_view(capacity).tokens_limit is None
 
 
 def test_where_seats_are_not_known_every_engine_has_vllms_default():

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from policies.capacity.backend import BackendCapacity
+from policies.capacity.views import backend_view
 from policies.capacity.window import PART, PROBE_S, PROBE_S_MAX, START, Window
 from policies.types import BackendLoad, Request, SizeSource
 
@@ -148,13 +149,13 @@ def test_a_server_that_was_away_may_be_another_one_and_begins_anew():
 
 def test_a_size_is_given_learnt_or_assumed():
     backend = BackendCapacity(load())
-    assert backend.view().size is SizeSource.ASSUMED
+    assert backend_view(backend).size is SizeSource.ASSUMED
     for _ in range(START):
         backend.take(backend.reservation(REQUEST, "default", prompt_tokens=10, output_tokens=5))
     backend.measured(load(requests_running=3, requests_waiting=1), 0.0)
-    assert (backend.view().size, backend.view().requests_limit) == (SizeSource.LEARNT, 3)
+    assert (backend_view(backend).size, backend_view(backend).requests_limit) == (SizeSource.LEARNT, 3)
     backend.measured(load(requests_running_max=64), 0.0)
-    assert (backend.view().size, backend.view().requests_limit) == (SizeSource.GIVEN, 64)
+    assert (backend_view(backend).size, backend_view(backend).requests_limit) == (SizeSource.GIVEN, 64)
 
 
 def test_what_waits_for_something_else_than_room_does_not_count():
@@ -162,4 +163,4 @@ def test_what_waits_for_something_else_than_room_does_not_count():
     for _ in range(START):
         backend.take(backend.reservation(REQUEST, "default", prompt_tokens=10, output_tokens=5))
     backend.measured(load(requests_running=3, requests_waiting=1, requests_waiting_for_room=0), 0.0)
-    assert backend.view().size is SizeSource.ASSUMED
+    assert backend_view(backend).size is SizeSource.ASSUMED

@@ -59,7 +59,7 @@ def test_each_block_counts_once_and_for_the_tier_that_brought_it(coming, data):
             for tier_id, tokens in held.release(ending):
                 freed[tier_id] += tokens
             assert freed == model.release(ending.prefix)
-        assert held.unheld(each.prefix) == model.unheld(each.prefix)
+        assert held.unheld_tokens(each) == model.unheld(each.prefix) * each.block_tokens
         assert held.take(each) == model.take(each.prefix, each.tier_id, each.block_tokens)
         running.append(each)
     for each in running:

@@ -437,7 +437,7 @@ def test_a_backend_without_a_sure_model_is_limited_by_its_answers(step_time):
             answered = reservations[number % len(reservations)]
             answered.ran_with = running
             backend.capacity.answered(answered, 100, 1.0 * running, is_streamed=True)
-    assert backend.capacity.sequences_usable == 40
+    assert backend.capacity.usable[0] == 40
     assert not backend.allows()
     assert not backend.capacity.has_slot
 

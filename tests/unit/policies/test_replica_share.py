@@ -34,7 +34,8 @@ def test_a_backends_seats_and_memory_are_divided():
 
 
 def test_a_tiers_reserve_is_of_the_replicas_own_part():
-    made = capacity(ReplicaShare(2, 0), reserve_ratios={"gold": 0.4})
+    made = capacity(ReplicaShare(2, 0))
+    made.set_reserves({"gold": 0.4}, {"gold": 1.0})
     assert made.room("default") == (5 - 2, 500 - 200)
     assert made.room("gold").sequences == 5
 

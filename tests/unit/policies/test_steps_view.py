@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from policies.capacity.backend import BackendCapacity, Clock
+from policies.capacity.views import backend_view
 from policies.limit.knee import knee_s
 from policies.reservation import Reservation
 from policies.step_time import StepTime, StepTimeModel
@@ -33,35 +34,35 @@ def running(load=LOAD, *, tpots=(), prompt=0):
 
 def test_the_predicted_step_stands_beside_the_tightest_target_of_what_runs():
     capacity, _ = running(tpots=[1.0, 0.040, None])
-    steps = capacity.view().steps
+    steps = backend_view(capacity).steps
     assert (steps.step_s, steps.step_s_max) == (pytest.approx(0.013), 0.040)
 
 
 def test_where_no_envelope_is_set_the_knee_is_the_limit_if_there_is_one():
     capacity, _ = running(tpots=[None])
-    assert capacity.view().steps.step_s_max == knee_s(MODEL)
+    assert backend_view(capacity).steps.step_s_max == knee_s(MODEL)
     no_base = replace(LOAD, step_time=replace(KNOWN, model=StepTimeModel(base_s=0.0, token_s=0.001)))
-    assert running(no_base)[0].view().steps.step_s_max is None
+    assert backend_view(running(no_base)[0]).steps.step_s_max is None
 
 
 @pytest.mark.parametrize("prompt", [0, 1, 60, 98, 99, 980, 1234])
 def test_a_budget_that_no_engine_reports_is_the_one_that_placement_reckons_with(prompt):
     capacity, _ = running(tpots=[0.5, 0.5], prompt=prompt)
-    steps = capacity.view().steps
+    steps = backend_view(capacity).steps
     assert steps.budget_tokens == pytest.approx(capacity.budget_tokens(1.0))
     assert steps.prefill_s == pytest.approx(capacity.work.prefill_s(prompt))
 
 
 def test_a_budget_that_is_reported_is_told_as_it_is_less_what_was_sent_since():
     capacity, _ = running(replace(LOAD, pab_tokens=500.0, batching="fair", pab_dispatches={}), prompt=120)
-    assert capacity.view().steps.budget_tokens == 380.0
+    assert backend_view(capacity).steps.budget_tokens == 380.0
 
 
 def test_a_model_that_limits_nothing_is_told_but_not_its_steps():
     unsure = StepTime(MODEL, error_ratio=0.9, is_sure=False)
-    view = running(replace(LOAD, step_time=unsure))[0].view()
+    view = backend_view(running(replace(LOAD, step_time=unsure))[0])
     assert (view.step_time, view.steps) == (unsure, None)
-    view = running(replace(LOAD, step_time=None))[0].view()
+    view = backend_view(running(replace(LOAD, step_time=None))[0])
     assert (view.step_time, view.steps) == (None, None)
 
 
@@ -70,6 +71,6 @@ def test_looking_moves_no_clock_of_what_is_computed():
     for now in (0.1, 0.25, 0.7):
         for _, clock in (looked_at, left_alone):
             clock.now = now
-        assert looked_at[0].view().steps.prefill_s == pytest.approx(looked_at[0].work.ready_at - now)
+        assert backend_view(looked_at[0]).steps.prefill_s == pytest.approx(looked_at[0].work.ready_at - now)
     # To the last bit: a replay that is not looked at decides the same.
     assert looked_at[0].work.owed_tokens(0.9) == left_alone[0].work.owed_tokens(0.9)
