@@ -1,9 +1,10 @@
 """Facts of a Scheduler as values: what it is told, each with `now`, the time at which it happened.
 
-`Scheduler.told` takes any of them: the method named by `call` handles it, and its parameters are the fact's fields. So
-what stands between a driver and its Scheduler (another process, a recorder) passes a value on, and need not know which
-fact it is. What every request or token costs, `submit`, `tokens` and `finished`, is called directly; as values these
-three exist for recordings alone. The docstrings of the methods say what a fact means.
+`Scheduler.told` takes any of them: the method named by `call`, of the Scheduler or of one of its parts, handles it, and
+its parameters are the fact's fields. So what stands between a driver and its Scheduler (another process, a recorder)
+passes a value on, and need not know which fact it is. What every request or token costs, `submit`, `tokens` and
+`finished`, is called directly; as values these three exist for recordings alone. The docstrings of the methods say what
+a fact means.
 """
 
 from collections.abc import Mapping

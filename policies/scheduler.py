@@ -1,15 +1,12 @@
 """Scheduler: the state machine of one pool. It takes facts and returns decisions.
 
     facts      submit, tokens, finished, returned, interrupted, kept, cancel, spent, load_changed, measured,
-               tenants_changed, policy_changed, restored (each with `now`);
-               adopted, readmitted, parked, undelivered, taken_over, windows_restored, sessions_restored, of a scheduler
-               for many processes
-               told(fact): any of them as a value (facts.py)
+               tenants_changed, policy_changed, restored, adopted (each with `now`)
+               told(fact): any of them as a value (facts.py), and those that one of the parts takes in
     decisions  poll(now) -> [Dispatch | Reject | Preempt]; arrived(request, now): submit, and what a poll then decides
     time       next_wakeup() -> when poll has something to decide although no fact arrived
     view       snapshot(now), rate_limits(tenant_id, now, key_id), counter(tenant_id), waits_for(request_id, now),
-               wait_views(request_ids, now), prefilled(request_id, now), checkpoint(), windows(now),
-               sessions(now, changes_max)
+               wait_views(request_ids, now), prefilled(request_id, now), checkpoint(); `parts` have their own
 
 The scheduler never waits, reads a clock, calls back or logs. The asyncio dispatcher, a simulation under a virtual clock
 and a replay of recorded facts therefore run this same object, and the same facts give the same actions.
@@ -20,8 +17,9 @@ room. One poll decides all that can be decided at an instant, up to a bound on i
 backends for them. Where more remains, `next_wakeup` asks for another poll at the same instant.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -29,7 +27,6 @@ from mypy_extensions import mypyc_attr
 
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint, of_tenants
 from policies.accounts.ledger import InFlight
-from policies.admission.rate_window import WindowCheckpoint
 from policies.call_life import LIFE, Event
 from policies.facts import Fact
 from policies.fairness import FAIRNESS
@@ -41,7 +38,6 @@ from policies.pool.scheduler_parts import SchedulerParts, SchedulerSettings
 from policies.pool.snapshot import take_snapshot
 from policies.pool.wait_views import wait_views, waits_for
 from policies.queueing.fair_queue import FairQueue
-from policies.sessions.checkpoint import SessionsCheckpoint
 from policies.slo.shedding import NOTED_MAX
 from policies.types import (
     NO_USAGE,
@@ -75,18 +71,28 @@ class Scheduler:
         settings = replace(settings or SchedulerSettings(), **changed)
         assert settings.decisions_max > 0, "a poll decides something"
         parts = SchedulerParts(settings)
-        self._parts, self._tiers = parts, parts.tiers
+        self.parts, self._tiers = parts, parts.tiers
         self._queues, self._arrangement = parts.queues, parts.arrangement
         self._fleet, self._prefixes, self._slot_fitting = parts.fleet, parts.prefixes, parts.slot_fitting
         self._ledger, self._accounting, self._attainment = parts.ledger, parts.accounting, parts.attainment
         self._tenants, self._admission, self._admission_rules = parts.tenants, parts.admission, parts.admission_rules
         self._forecaster, self._preemption, self._shedding = parts.forecaster, parts.preemption, parts.shedding
-        self._outage, self._handover, self._draining = parts.outage, parts.handover, parts.draining
-        self._key_holds, self._sessions = parts.handover.key_holds, parts.handover.sessions
+        self._outage, self._waiting, self._draining = parts.outage, parts.waiting, parts.draining
+        self._key_holds, self._sessions = parts.waiting.key_holds, parts.sessions
         self._unsettled = parts.accounting.unsettled
         self._dispatching = Dispatching(parts, settings.asked_max)
         self._returned_at = inf  # until then, tenants from before a restart count as returning
-        self._rejected: list[Action] = []  # rejected by facts; the next poll reports them
+        self._rejected = parts.admission.rejected
+        self._takers: dict[str, Callable[..., None]] = {
+            "kept": parts.preemption.kept,
+            "parked": parts.waiting.park,
+            "readmitted": parts.waiting.readmitted,
+            "sessions_restored": parts.waiting.sessions_restored,
+            "taken_over": parts.fleet.taken_over,
+            "undelivered": partial(self.returned, cause=Cause.DRAINED),  # the backend has refused nothing
+            "windows_restored": parts.admission_rules.restore_windows,
+        }
+        """What takes in a fact that is no method here, by the fact's `call`."""
         self._polled_at = float("-inf")
         self._decisions_max = settings.decisions_max
         self._is_cut_short = False  # the last poll reached `decisions_max` with more to decide
@@ -98,8 +104,13 @@ class Scheduler:
     # -- facts ---------------------------------------------------------------------------------------------
 
     def told(self, fact: Fact) -> None:
-        """Any fact, as a value: the method named by its `call` takes it in."""
-        getattr(self, fact.call)(**fact.arguments())
+        """Any fact, as a value: the method named by its `call` takes it in, or the part that it concerns."""
+        taker = self._takers.get(fact.call)
+        if taker is None:
+            getattr(self, fact.call)(**fact.arguments())
+        else:
+            self._rounds = None
+            taker(**fact.arguments())
 
     def submit(self, request: Request, now: float) -> None:
         """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""
@@ -107,7 +118,7 @@ class Scheduler:
         if ends_at is not None:
             if self._sessions is not None and request.program_id is None and request.prefix:
                 request = self._sessions.named(request)
-            self._wait(request, ends_at, now)
+            self._waiting.wait(request, ends_at, now)
 
     def arrived(self, request: Request, now: float) -> Sequence[Action]:
         """A request arrived, and what follows is decided at once: `submit` and `poll`, to the digit. Where nothing else
@@ -124,7 +135,7 @@ class Scheduler:
             is_alone = not self._sessions.may_hold(now)
         dispatch = self._dispatching.at_once(request, now) if is_alone else None
         if dispatch is None:
-            self._wait(request, ends_at, now)
+            self._waiting.wait(request, ends_at, now)
             return self.poll(now)
         self._polled_at, self._is_cut_short, self._rounds = now, False, ()
         if self._forecaster.is_asked:
@@ -136,31 +147,17 @@ class Scheduler:
         request_id = request.id
         assert request_id not in self._queues.deadlines, "an id is in use once"
         assert request_id not in self._ledger.in_flight, "an id is in use once"
-        assert request_id not in self._handover.parked, "an id is in use once"
+        assert request_id not in self._waiting.parked, "an id is in use once"
         self._rounds = None
         if now >= self._returned_at:
             self._returned_at = inf
             for fair_queue in self._arrangement.fair_queues.all():
                 fair_queue.order.root.all_returned()
-        rejection = self._admission.check(request, now, self._reject)
+        rejection = self._admission.check(request, now, self._waiting.reject)
         if rejection is not None:
             self._rejected.append(rejection)
             return None
         return self._admission.queue_timeout.ends_at(request, now)
-
-    def _wait(self, request: Request, ends_at: float, now: float) -> None:
-        """An admitted request waits, until `ends_at` at the most."""
-        entering = self._handover.enters(request, now)
-        if isinstance(entering, Wait):
-            self._outage.queued(request, now)
-            self._queues.hold(request, ends_at, entering)
-            return
-        request = entering
-        self._outage.queued(request, now)
-        self._queues.append(request, ends_at)
-        fair_queue = self._arrangement.fair_queues.enter(request, now)
-        fair_queue.queued(request, now)
-        self._tenants.queue_changed(request.tenant_id, fair_queue)
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         """A dispatched request has used this much so far. Facts about requests that have ended are ignored."""
@@ -234,7 +231,7 @@ class Scheduler:
         self._wait_again(entry, now, precedes=cause is not Cause.PREEMPTED)
         if cause is Cause.FAILED and backend_ids is None:
             self._fleet.refused(entry.backend_id, now, hold_s)
-        self._reassign_stranded(now)
+        self._waiting.reassign_stranded(now)
 
     def interrupted(
         self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0, cause: Cause = Cause.FAILED
@@ -253,30 +250,24 @@ class Scheduler:
         self._wait_again(entry, now, precedes=cause is not Cause.PREEMPTED)
         if cause is Cause.FAILED:
             self._fleet.refused(entry.backend_id, now, hold_s)
-        self._reassign_stranded(now)
-
-    def kept(self, request_id: str, now: float) -> None:
-        """A preemption came too late: the request's client was sent something, and it runs on."""
-        entry = self._ledger.in_flight.get(request_id)
-        if entry is not None:
-            entry.life = LIFE[entry.life, Event.KEPT]
-            self._preemption.settled(request_id)
+        self._waiting.reassign_stranded(now)
 
     def cancel(self, request_id: str, now: float) -> None:
         """The client disconnected before the driver knew of a dispatch, so nothing was sent and nothing is charged:
         a queued request leaves, and one that was dispatched meanwhile ends. What an interrupted request was charged
         stays. Unknown ids are ignored.
         """
-        if self._handover.end_parked(request_id, now):
+        if self._waiting.end_parked(request_id, now):
             return
         request = self._queues.remove(request_id)
         if request is not None:
-            self._left(request, now)
+            self._rounds = None
+            self._waiting.left(request, now)
         elif (entry := self._ledger.in_flight.get(request_id)) is not None:
             usage = entry.usage if entry.request.produced_tokens else NO_USAGE
             self.finished(request_id, Outcome.CLIENT_DISCONNECTED, now, usage=usage)
         else:  # its rejection may still wait for the next poll
-            self._rejected = [action for action in self._rejected if action.request_id != request_id]
+            self._rejected[:] = [action for action in self._rejected if action.request_id != request_id]
 
     def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
         """A call that was never queued used this much of a tenant's service, with this key. Unknown tenants are
@@ -297,12 +288,12 @@ class Scheduler:
         self._draining.live(loads, now)
         self._outage.backends_changed(self._queues.waiting(), now, is_available=self._fleet.is_available())
         self._arrangement.fair_queues.backends_changed()
-        self._handover.unbind(now)
+        self._waiting.unbind(now)
         if self._slot_fitting.reads_prefixes:
             self._prefixes.retain(self._fleet.backends.keys())
             for load in loads:
                 self._prefixes.resized(load.backend_id, load.kv_tokens_max)
-        self._reassign_stranded(now)
+        self._waiting.reassign_stranded(now)
 
     def measured(self, load: BackendLoad, now: float) -> None:
         """One live backend, newly measured; the others stay as they were. Costs O(requests in flight there)."""
@@ -316,8 +307,8 @@ class Scheduler:
         if is_other:
             self._outage.backends_changed(self._queues.waiting(), now, is_available=self._fleet.is_available())
             self._arrangement.fair_queues.backends_changed()
-            self._handover.unbind(now)
-            self._reassign_stranded(now)
+            self._waiting.unbind(now)
+            self._waiting.reassign_stranded(now)
         else:
             self._arrangement.fair_queues.release_holds()
             self._tenants.move_stranded(now)
@@ -342,14 +333,14 @@ class Scheduler:
         # Those of removed tenants, too: their requests may still run.
         settings = {each: states[each].tenant for each in before if each in states}
         leaving = [tenant for each in removed if (tenant := self._tenants.admitted(each)) is not None]
-        for request in self._handover.parked_of(removed):
-            self._handover.end_parked(request.id, now)
+        for request in self._waiting.parked_of(removed):
+            self._waiting.end_parked(request.id, now)
             self._rejected.append(self._admission.reject(request, Reason.TENANT_UNKNOWN, now))
         self._tenants.change(changed, tiers, groups, now)
         for request in self._tenants.remove(removed, tiers_removed, groups_removed, now):
-            self._reject(request, Reason.TENANT_UNKNOWN, now)
+            self._waiting.reject(request, Reason.TENANT_UNKNOWN, now)
         for tenant in changed:
-            self._handover.limits_changed(settings.get(tenant.id), self._tenants.admitted(tenant.id), now)
+            self._waiting.limits_changed(settings.get(tenant.id), self._tenants.admitted(tenant.id), now)
         if self._sessions is not None:
             self._sessions.removed(leaving)
             if tiers or groups or any(before[each.id] != each for each in changed if before[each.id] or each.group_id):
@@ -381,7 +372,7 @@ class Scheduler:
         before, running = self._arrangement.fair_queues, () if placement else self._arrangement.fair_queues.running()
         after = self._arrangement.arrange(place, running)
         for request in [each for each in self._queues.oldest_first() if not after.has_place(each)]:
-            self._reject(request, Reason.NO_BACKEND, now)
+            self._waiting.reject(request, Reason.NO_BACKEND, now)
         states = self._tenants.states
         rearrange(before, after, ledger=self._ledger, queues=self._queues, states=states, now=now)
         self._arrangement.fair_queues, self._rounds = after, None
@@ -401,15 +392,6 @@ class Scheduler:
         arrangement.fair_queues, self._rounds = fair_queues, None
         self._returned_at = now + returning_s
 
-    # -- facts of a scheduler for many processes (pool/handover.py) ---------------------------------------------
-
-    def taken_over(self, now: float) -> None:
-        """Another scheduler has decided for this pool until now, and every request was told that is still known. A
-        backend is sent nothing before it was measured after this; that measurement sets its external load at once.
-        """
-        self._rounds = None
-        self._fleet.taken_over(now)
-
     def adopted(
         self,
         request: Request,
@@ -423,59 +405,27 @@ class Scheduler:
         """A request that another scheduler dispatched runs at this backend. It takes its slot, limit or not, with room
         for `output_tokens` (0: as predicted here). `usage` counts as charged. Its tenant must be known.
         """
+        for known in (self._queues.deadlines, self._ledger.in_flight, self._waiting.parked):
+            assert request.id not in known, "an id is in use once"
         self._rounds = None
+        request = request if self._sessions is None else self._sessions.named(request)
+        self._key_holds.runs(request)
+        tier_id = self._tenants.tier_id(request.tenant_id)
+        entry = self._slot_fitting.adopt(request, tier_id, backend_id, usage, output_tokens=output_tokens, now=now)
+        entry.dispatched_at = now if dispatched_at is None else dispatched_at
+        fair_queues = self._arrangement.fair_queues
+        fair_queues.backends_changed()
+        fair_queue = fair_queues.at(backend_id)
+        fair_queue.opened(entry, self._ledger.adopted(entry))
+        self._tenants.dispatched(request.tenant_id, fair_queue)
+        if usage.output_tokens > request.produced_tokens:
+            entry.first_token_at = now
+            entry.life = LIFE[entry.life, Event.ANSWERED if request.is_resumable else Event.KEPT]
+            self._fleet.took(entry)
         if self._sessions is not None:
-            request = self._sessions.named(request)
-        at = now if dispatched_at is None else dispatched_at
-        entry = self._handover.adopt(request, backend_id, usage, output_tokens=output_tokens, dispatched_at=at, now=now)
+            self._sessions.sent(entry)
+        self._waiting.hold_excess(request, now)
         self._arrangement.resize(entry)
-
-    def readmitted(
-        self, request: Request, now: float, prepaid: Usage | None = None, usage: Usage | None = None
-    ) -> None:
-        """A request waits that was admitted before: it was parked here, or waited in another scheduler, which had
-        charged it for `prepaid`. With a `usage` beyond that, it was interrupted since. It joins its tenant's queue by
-        its arrival, unasked by the rules of admission; only a tenant that is gone, or the lack of any backend, rejects
-        it.
-        """
-        assert request.id not in self._queues, "an id is in use once"
-        assert request.id not in self._ledger.in_flight, "an id is in use once"
-        self._rounds = None
-        if any(action.request_id == request.id for action in self._rejected):
-            return  # its rejection was not told yet, and stands
-        reason = self._admission.refuses_again(request)
-        if reason is None:
-            if self._sessions is not None:
-                request = self._sessions.named(request)
-            self._handover.readmit(request, prepaid, now, usage)
-            return
-        self._handover.refuse(request, prepaid, now, usage)
-        self._rejected.append(self._admission.reject(request, reason, now))
-
-    def parked(self, request_id: str, now: float) -> None:
-        """The process of a queued request is away: the request waits outside of the queue, until it is `readmitted` or
-        cancelled. Unknown ids are ignored.
-        """
-        self._rounds = None
-        self._handover.park(request_id, now)
-
-    def undelivered(self, request_id: str, now: float) -> None:
-        """A dispatch did not reach the process of the request, or that process cannot reach the backend: nothing was
-        sent. The request waits again at the head of its tenant's queue, prepaid; the backend has refused nothing.
-        """
-        entry = self._ledger.in_flight.get(request_id)
-        if entry is not None:
-            self._wait_again(entry, now, precedes=True)
-            self._reassign_stranded(now)
-
-    def sessions_restored(self, sessions: SessionsCheckpoint, now: float) -> None:
-        """Go on from what another scheduler knew of sessions, before any of them waits or runs here."""
-        if self._sessions is not None:
-            self._sessions.restored(sessions, now)
-
-    def windows_restored(self, windows: WindowCheckpoint, now: float) -> None:
-        """Count what another scheduler admitted within the minute against the tenants' limits per minute."""
-        self._admission_rules.restore_windows(windows, now)
 
     # -- decisions -----------------------------------------------------------------------------------------
 
@@ -489,14 +439,15 @@ class Scheduler:
             self._polled_at, self._rounds = now, None
         if len(self._shedding.noted) >= NOTED_MAX and len(self._arrangement.fair_queues.all()) == 1:
             self._shedding.settle()  # with several queues a rank is a sum over them, computed when needed
-        actions, self._rejected = self._rejected, []
+        actions = [*self._rejected]
+        self._rejected.clear()
         actions_max = len(actions) + self._decisions_max
         is_spent = False
         if self._queues.deadlines or self._key_holds.freed or (self._sessions is not None and self._sessions.is_on):
             is_spent = self._decide_on_waiting(now, actions, actions_max)
             if self._rejected:  # they were held, and may not wait any more
                 actions += self._rejected
-                self._rejected = []
+                self._rejected.clear()
         self._is_cut_short = is_spent or len(actions) >= actions_max or bool(self._key_holds.freed)
         if not self._is_cut_short:
             if self._preemption.is_on and self._queues.deadlines:
@@ -534,7 +485,7 @@ class Scheduler:
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """State for people and metrics; takes time in proportion to the tenants in it (None: all)."""
         self._accounting.settle_all()
-        return take_snapshot(self._parts, now, tenant_ids)
+        return take_snapshot(self.parts, now, tenant_ids)
 
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
         """The limits per minute that a call with this key of the tenant meets, and what remains of them; empty for an
@@ -558,7 +509,7 @@ class Scheduler:
         of the last poll. Takes longer for each than `waits_for`.
         """
         requests = [self._queues.get(each) for each in request_ids if each in self._queues]
-        return wait_views(self._parts, requests, now)
+        return wait_views(self.parts, requests, now)
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
         """How much of its prompt the backend has probably computed for a dispatched request: all of it where too little
@@ -577,35 +528,28 @@ class Scheduler:
             restored = of_tenants(restored, tenant_ids)
         return {**self._arrangement.fair_queues.checkpoint(tenant_ids), **restored}
 
-    def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint:
-        """What counts against limits per minute, as `windows_restored` of the next scheduler takes it; of all scopes,
-        or these (scopes.py).
-        """
-        return self._admission_rules.windows(now, scopes)
-
-    def sessions(self, now: float, changes_max: int) -> SessionsCheckpoint | None:
-        """What `sessions_restored` of the next scheduler takes, of at most so many sessions that have changed since the
-        last time; None: no sessions are known here.
-        """
-        return None if self._sessions is None else self._sessions.ledger.checkpoint(now, changes_max)
-
     # -- decisions, in parts -------------------------------------------------------------------------------
 
     def _decide_on_waiting(self, now: float, actions: list[Action], actions_max: int) -> bool:
         """Reject and dispatch what waits; returns whether it stopped because backends were asked too often."""
-        self._reject_overdue(now, actions, actions_max)
+        before = len(actions)
+        self._waiting.reject_overdue(now, actions, actions_max)
+        if len(actions) > before:
+            self._rounds = None
         for _ in range(self._decisions_max):  # what was held until its key has room enters the order
             held = self._key_holds.release() if self._key_holds.freed else None
             if held is None:
                 break
             self._queues.remove(held.id)
-            self.readmitted(held, now)
+            self._rounds = None
+            self._waiting.readmitted(held, now)
         if self._sessions is not None:
             for request_id in self._sessions.released(now):  # likewise until its session has
                 held = self._queues.remove(request_id)
                 assert held is not None, "what is held is queued"
-                self.readmitted(held, now)
-            self._handover.unbind(now, is_due=True)
+                self._rounds = None
+                self._waiting.readmitted(held, now)
+            self._waiting.unbind(now, is_due=True)
         is_spent = False
         if self._queues.deadlines:
             if self._rounds is None:
@@ -613,25 +557,6 @@ class Scheduler:
             for fair_queue, this_round in self._rounds:
                 is_spent = is_spent or self._dispatching.from_queue(fair_queue, this_round, actions, actions_max)
         return is_spent
-
-    def _reject_overdue(self, now: float, actions: list[Action], actions_max: int) -> None:
-        """Reject what has waited too long, or has no backend. What may go to another pool is looked at again."""
-        looks = 0
-        while len(actions) + looks < actions_max and (id_ := self._queues.deadlines.passed(now)) is not None:
-            request = self._queues.get(id_)
-            if (until := self._admission.waits_until(request, now)) is not None:
-                self._queues.deadlines.put(id_, request.tenant_id, until)
-                looks += 1
-                continue
-            self._queues.remove(request.id)
-            self._left(request, now)
-            actions.append(self._admission.expired(request, now))
-        if not self._outage.is_on:
-            return
-        while len(actions) < actions_max and (lost := self._outage.ended(self._queues, now)) is not None:
-            self._queues.remove(lost.id)
-            self._left(lost, now)
-            actions.append(self._admission.reject(lost, Reason.NO_BACKEND, now))
 
     # -- what waits and what runs --------------------------------------------------------------------------
 
@@ -651,37 +576,7 @@ class Scheduler:
         fair_queue.queued(entry.request, now)
         self._freed(entry, fair_queue, now)
         if self._key_holds.keys:
-            self._handover.hold_excess(entry.request, now)
-
-    def _left(self, request: Request, now: float) -> None:
-        """A request has left the queue for good without being dispatched."""
-        self._rounds = None
-        sessions = self._sessions
-        if self._key_holds.is_held(request) or (sessions is not None and sessions.is_held(request)):
-            self._handover.end_held(request, now)
-            return
-        if sessions is not None:
-            sessions.left(request.id, now)
-        self._key_holds.left(request)
-        fair_queue = self._arrangement.fair_queues.leave(request, sent=False)
-        self._admission_rules.settled(request.id, self._ledger.delivered_tokens(request.id), now)
-        self._accounting.left(request, fair_queue, now)
-        self._tenants.queue_changed(request.tenant_id, fair_queue)
-
-    def _reject(self, request: Request, reason: Reason, now: float) -> None:
-        """Reject a waiting request."""
-        self._queues.remove(request.id)
-        self._rejected.append(self._admission.reject(request, reason, now))
-        self._left(request, now)
-
-    def _reassign_stranded(self, now: float) -> None:
-        """Find other backends for requests that wait for one that is gone. A request whose `backend_ids` are all gone
-        is rejected while other backends serve, because it would block its tenant's later requests.
-        """
-        if not self._outage.is_waited_out:
-            for request in [each for each in self._queues.restricted.values() if not self._fleet.available(each)]:
-                self._reject(request, Reason.NO_BACKEND, now)
-        self._tenants.move_stranded(now)
+            self._waiting.hold_excess(entry.request, now)
 
     def _used(self, entry: InFlight, usage: Usage, now: float, *, is_last: bool = False) -> None:
         """Record the usage of the entry's request, which ends now if it `is_last`; the accounts do not have it yet."""
@@ -699,7 +594,9 @@ class Scheduler:
             else:
                 self._fleet.took(entry)
             if self._sessions is not None and entry.request.program_id is not None:
-                self._sessions.ledger.first_token(entry.request.id, now)
+                turn = self._sessions.ledger.turns.get(entry.request.id)
+                if turn is not None:
+                    turn.first_token(now)
             if self._preemption.untouched:
                 self._preemption.settled(entry.request.id)
 

@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.admission.rate_window import WindowCheckpoint
 from policies.facts import Fact
-from policies.sessions.checkpoint import SessionsCheckpoint
+from policies.pool.scheduler_parts import SchedulerParts
 from policies.types import Action, Outcome, RateLimits, Request, Snapshot, Timing, Usage, Wait, WaitView
 
 
@@ -40,7 +39,6 @@ class ViewedSchedulerProtocol(SchedulerProtocol, Protocol):
 
 
 class SharedSchedulerProtocol(ViewedSchedulerProtocol, Protocol):
-    """The interface of a Scheduler that decides for many processes."""
+    """The interface of a Scheduler that decides for many processes, with its parts for what else is written of it."""
 
-    def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint: ...
-    def sessions(self, now: float, changes_max: int) -> SessionsCheckpoint | None: ...
+    parts: SchedulerParts

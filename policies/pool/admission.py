@@ -7,7 +7,7 @@ counter; one of a request with an envelope counts in the SLO attainment.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policies.fleet.fleet import Fleet
 from policies.pool.outage import Outage
@@ -16,7 +16,7 @@ from policies.pool.push_out import PushOut
 from policies.pool.queue_timeout import QueueTimeout
 from policies.pool.tenants import Tenants
 from policies.slo.shedding import SHED_MAX, Shedding
-from policies.types import PASSED_ON, Reason, Reject, Request
+from policies.types import PASSED_ON, Action, Reason, Reject, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class PoolAdmission:
     passing_on: PassingOn
     queue_timeout: QueueTimeout
     outage: Outage
+    rejected: list[Action] = field(default_factory=list)
+    """Rejected by facts; the next poll reports them."""
 
     def check(self, request: Request, now: float, drop: Callable[[Request, Reason, float], None]) -> Reject | None:
         """The Reject of an arriving request; None if it is admitted. `drop` takes a waiting request out of the queue

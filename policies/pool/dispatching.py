@@ -24,7 +24,7 @@ class Dispatching:
         self._slot_fitting, self._ledger, self._tenants = parts.slot_fitting, parts.ledger, parts.tenants
         self._drain, self._preemption = parts.admission_rules.drain, parts.preemption
         self._asked_max = asked_max
-        self._sessions = parts.handover.sessions
+        self._sessions = parts.sessions
 
     def rounds(self, now: float) -> Sequence[tuple[FairQueue, BackfillRound]]:
         """A round for each queue that may dispatch to a backend that is open."""

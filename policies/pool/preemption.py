@@ -94,6 +94,13 @@ class Preemption:
         if not entry.is_prepaid and not entry.request.preemptions:
             self.untouched[entry.request.id] = entry
 
+    def kept(self, request_id: str, now: float) -> None:
+        """A preemption came too late: the request's client was sent something, and it runs on."""
+        entry = self.ledger.in_flight.get(request_id)
+        if entry is not None:
+            entry.life = LIFE[entry.life, Event.KEPT]
+            self.settled(request_id)
+
     def settled(self, request_id: str) -> None:
         """The request no longer counts as one without tokens: it has produced one, left its backend, or was kept."""
         self.untouched.pop(request_id, None)

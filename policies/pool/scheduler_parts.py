@@ -19,7 +19,6 @@ from policies.pool.accounting import Accounting
 from policies.pool.admission import PoolAdmission
 from policies.pool.arrangement import Arrangement
 from policies.pool.draining import Draining
-from policies.pool.handover import Handover
 from policies.pool.outage import BACKEND_WAIT_S_MAX, Outage
 from policies.pool.passing_on import PassingOn
 from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules, Preemption
@@ -28,6 +27,7 @@ from policies.pool.queue_timeout import QueueTimeout
 from policies.pool.session_gate import SessionGate, SessionRules
 from policies.pool.slot_fitting import SlotFitting
 from policies.pool.tenants import Tenants
+from policies.pool.waiting import WaitingRequests
 from policies.prediction import Prediction, TenantQuantile
 from policies.queueing.fair_queue import QueuedTenant
 from policies.queueing.fair_queues import QueueFactory
@@ -109,8 +109,8 @@ class SchedulerParts:
         self.shedding = Shedding(queues, tiers, self.tenants.tier, self.tenants.ranks, noted)
         self.outage = Outage(settings.backend_wait_s_max)
         self.admission = self._pool_admission(settings.wait_s_max)
-        gate = self._session_gate(settings)
-        self.handover = Handover(queues, ledger, fleet, fitting, self.tenants, accounting, self.admission, gate)
+        self.sessions = self._session_gate(settings)
+        self.waiting = WaitingRequests(queues, ledger, fleet, self.tenants, accounting, self.admission, self.sessions)
         self.draining = Draining(settings.interrupt_rules.drain_s, ledger, fleet)
 
     def _queue_factory(

@@ -187,7 +187,8 @@ class SessionGate:
         if request_id not in self.forgiven:
             return usage
         self.forgiven[request_id] = usage
-        return self.ledger.charged(request_id, usage)
+        turn = self.ledger.turns.get(request_id)
+        return usage if turn is None else turn.charged(usage)
 
     def returned(self, request_id: str, now: float) -> None:
         """A dispatched request waits in the order again."""
@@ -203,7 +204,7 @@ class SessionGate:
             return
         tenant = self._tenants.admitted(request.tenant_id)
         if tenant is None:
-            ledger.tenants_removed((request.tenant_id,))
+            ledger.tenant_removed(request.tenant_id)
         elif of_tenant.sessions:
             ledger.held.charged(tenant, self._price.service(*entry.usage))
 
@@ -216,7 +217,7 @@ class SessionGate:
     def removed(self, tenants: Iterable[Tenant]) -> None:
         """These tenants are gone, and nothing of them waits."""
         for tenant in tenants:
-            self.ledger.tenants_removed((tenant.id,))
+            self.ledger.tenant_removed(tenant.id)
             self._prompt_tails.removed(tenant.id)
             self.ledger.held.forget(tenant)
 

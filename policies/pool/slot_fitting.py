@@ -98,6 +98,26 @@ class SlotFitting:
             speed=backend.speed,
         )
 
+    def adopt(
+        self, request: Request, tier_id: str, backend_id: str, usage: Usage, *, output_tokens: float, now: float
+    ) -> InFlight:
+        """Take the slot of a request that another scheduler has sent to this backend, with room for so much output; 0:
+        for the predicted output.
+        """
+        sized = max(output_tokens or self.sizing.predict(request), float(usage.output_tokens))
+        backend, reservation = self.fleet.adopt(request, tier_id, backend_id, usage, output_tokens=sized, now=now)
+        self.assume_cached(request, backend_id)
+        return InFlight(
+            request,
+            backend_id,
+            reservation,
+            self.prediction.predict(request),
+            sized,
+            usage,
+            utilisation=backend.sequences / backend.sequences_limit,
+            speed=backend.speed,
+        )
+
     def assume_cached(self, request: Request, backend_id: str) -> None:
         """From now on the backend is assumed to hold all of the request's prompt, where prefixes are read."""
         if self.fleet.cached_tokens is not None:

@@ -17,7 +17,7 @@ def take_snapshot(parts: SchedulerParts, now: float, tenant_ids: Iterable[str] |
     is empty, there are no backends either.
     """
     queues, ledger, tenants, fleet = parts.queues, parts.ledger, parts.tenants, parts.fleet
-    sessions = parts.handover.sessions
+    sessions = parts.sessions
     tenant_ids = None if tenant_ids is None else list(tenant_ids)
     tokens_max = fleet.limits.sums()[1]
     overview = Snapshot(

@@ -30,7 +30,7 @@ BY_PACE = IN_ORDER | {Wait.TENANT_LIMIT}
 def wait_views(parts: SchedulerParts, requests: Collection[Request], now: float) -> dict[str, WaitView]:
     """The view of each of these queued requests, by id."""
     queues, tenants, forecaster = parts.queues, parts.tenants.states, parts.forecaster
-    sessions = parts.handover.sessions
+    sessions = parts.sessions
     turns = [(fair_queue, _next_tenant(fair_queue, queues)) for fair_queue in parts.arrangement.fair_queues.all()]
     before = _before_each(requests, queues)
     scans: dict[frozenset[str] | None, BackendScan] = {}

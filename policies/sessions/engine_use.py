@@ -77,10 +77,14 @@ class EngineUse:
 
     # -- facts -------------------------------------------------------------------------------------------------
 
-    def ended(self, usage: Usage, now: float) -> None:
-        """A call that ran has ended after this usage."""
+    def left(self, now: float) -> None:
+        """A call runs no more."""
         self.advance(now)
         self.running -= 1
+
+    def ended(self, usage: Usage, now: float) -> None:
+        """A call that ran has ended after this usage."""
+        self.left(now)
         prompt, cached, output = usage
         self.computed += prompt - cached + output
         if cached > 0:

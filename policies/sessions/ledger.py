@@ -1,9 +1,9 @@
 """Ledger of sessions: which turns may run now, so that the contexts of admitted sessions stay in the KV pools.
 
-    facts      arrived, sent, first_token, returned, ended, left, adopted, loads_changed, measured, restored
+    facts      arrived, sent, returned, ended, left, adopted, loads_changed, measured, restored
     decisions  arrived -> may the turn enter the order now; released(now) -> the held turns that may
     time       next_at() -> when to ask `released` although no fact arrived
-    view       views.py; table, charged, working_sets, checkpoint
+    view       views.py; table, turns, working_sets, checkpoint
 
 A turn of an admitted session is a request like any other, for the backend that has its context. A turn of a session
 that is not admitted is held until there is room for its context and what it will grow by. Held turns are asked in the
@@ -119,7 +119,7 @@ class SessionLedger:
         if not self.is_engaged(now) or request.produced_tokens:
             self._let_in(turn, None)
             return TurnEntry(request.id, None)
-        if session.is_admitted and not self._yields(turn, now) and self._has_room(turn):
+        if session.is_admitted and not self._yields(turn, now) and self.working_sets[session.backend_id].fits(turn):
             self._let_in(turn, session.backend_id)
             return TurnEntry(request.id, session.backend_id)
         if session.is_admitted and not session.running:
@@ -141,21 +141,17 @@ class SessionLedger:
             self.others[request.id] = backend, tokens
             backend.tokens += tokens
 
-    def first_token(self, request_id: str, now: float) -> None:
-        """A call got its first token."""
-        turn = self.turns.get(request_id)
-        if turn is not None and turn.is_sent:
-            turn.prefill_s = now - turn.sent_at
-
     def returned(self, request_id: str, now: float) -> None:
         """A call that was sent waits in the order again: its backend has rejected it, failed, or it was preempted."""
         if (other := self.others.pop(request_id, None)) is not None:
-            self._returned(other[0], now)
+            other[0].use.left(now)
             other[0].tokens -= other[1]
+            self._is_changed = True
         elif (turn := self.turns.get(request_id)) is not None and turn.is_sent:
             turn.is_sent = False
             if (backend := self.working_sets.get(turn.backend_id)) is not None:
-                self._returned(backend, now)
+                backend.use.left(now)
+                self._is_changed = True
 
     def ended(self, request_id: str, usage: Usage, now: float) -> None:
         """A call that was sent has ended after this usage."""
@@ -201,15 +197,14 @@ class SessionLedger:
         self._sent(turn, backend_id, now)
         return turn
 
-    def tenants_removed(self, tenant_ids: Iterable[str]) -> None:
-        """These tenants are gone, and nothing of them waits. What runs still ends."""
-        for tenant_id in tenant_ids:
-            of_tenant = self.table.tenants.get(tenant_id)
-            if of_tenant is not None:
-                for session in [each for each in of_tenant.sessions.values() if not each.running]:
-                    self._forget(session)
-                if not of_tenant.sessions:
-                    del self.table.tenants[tenant_id]
+    def tenant_removed(self, tenant_id: str) -> None:
+        """The tenant is gone, and nothing of it waits. What runs still ends."""
+        of_tenant = self.table.tenants.get(tenant_id)
+        if of_tenant is not None:
+            for session in [each for each in of_tenant.sessions.values() if not each.running]:
+                self._forget(session)
+            if not of_tenant.sessions:
+                del self.table.tenants[tenant_id]
 
     def restored(self, checkpoint: SessionsCheckpoint, now: float) -> None:
         """Begin with the sessions of another ledger, before any turn. Those whose backends are not live lose their
@@ -283,14 +278,6 @@ class SessionLedger:
 
     # -- view ------------------------------------------------------------------------------------------------
 
-    def charged(self, request_id: str, usage: Usage) -> Usage:
-        """The usage that a call is charged for: what a pause made its backend compute again counts as cached."""
-        turn = self.turns.get(request_id)
-        if turn is None or not turn.resumes or not turn.session.context:
-            return usage
-        known = min(turn.session.context, usage.prompt_tokens) if turn.continues else 0
-        return usage._replace(cached_tokens=max(usage.cached_tokens, known))
-
     def checkpoint(self, now: float, changes_max: int) -> SessionsCheckpoint:
         """What `restored` of the next ledger takes, of at most so many sessions that have changed since the last time.
         The first time all have.
@@ -330,10 +317,6 @@ class SessionLedger:
         backend.freed(now)
         return True
 
-    def _has_room(self, turn: Turn) -> bool:
-        """Whether a turn of an admitted session runs within what that has: alone, or with room beside others of it."""
-        return not turn.session.running or turn.tokens <= self.working_sets[turn.session.backend_id].room
-
     def _shrink(self, backend: WorkingSet, now: float) -> None:
         """Pause idle sessions while those that have grown do not fit any more."""
         while backend.excess > 0.0 and backend.idle:
@@ -357,9 +340,9 @@ class SessionLedger:
         session = turn.session
         is_forced = now - turn.arrived_at >= self._forced_after_s
         if session.is_admitted:  # another turn of it was let in meanwhile
-            return session.backend_id if is_forced or self._has_room(turn) else None
+            return session.backend_id if is_forced or self.working_sets[session.backend_id].fits(turn) else None
         tokens = max(session.context, turn.request.prompt_tokens) + self.table.of(session.tenant_id).growth
-        near = self._parent_at(session)
+        near = self.table.parent_at(session)
         wanted = sorted(self._wanted(turn, now), key=lambda each: (each.id != near, -each.room, each.id))
         for backend in wanted:
             if backend.id not in kept and backend.needed(session, tokens) <= backend.room:
@@ -396,13 +379,6 @@ class SessionLedger:
         session.pauses += 1
         self.pauses_total += 1
         self.table.note(session)
-
-    def _parent_at(self, session: AgentSession) -> str:
-        """Where the parent of a session is admitted; empty: nowhere."""
-        if session.parent_id is None:
-            return ""
-        parent = self.table.sessions(session.tenant_id).get(session.parent_id)
-        return parent.backend_id if parent is not None and parent.is_admitted else ""
 
     # -- sessions and turns ------------------------------------------------------------------------------------
 
@@ -490,11 +466,6 @@ class SessionLedger:
             session.idle_since, session.gap_bucket = now, 0
         if session.is_admitted:
             self.working_sets[session.backend_id].resize(session)
-
-    def _returned(self, backend: WorkingSet, now: float) -> None:
-        backend.use.advance(now)
-        backend.use.running -= 1
-        self._is_changed = True
 
     def _forget(self, session: AgentSession) -> None:
         if session.is_admitted:

@@ -35,6 +35,18 @@ class Turn:
     prefill_s: float | None = None
     """From when it was sent until its first token; None: not seen."""
 
+    def first_token(self, now: float) -> None:
+        """It got its first token."""
+        if self.is_sent:
+            self.prefill_s = now - self.sent_at
+
+    def charged(self, usage: Usage) -> Usage:
+        """The usage that it is charged for: what a pause made its backend compute again counts as cached."""
+        if not self.resumes or not self.session.context:
+            return usage
+        known = min(self.session.context, usage.prompt_tokens) if self.continues else 0
+        return usage._replace(cached_tokens=max(usage.cached_tokens, known))
+
 
 @dataclass(slots=True, eq=False)
 class AgentSession:

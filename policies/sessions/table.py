@@ -31,6 +31,11 @@ class SessionTable:
         of_tenant = self.tenants.get(tenant_id)
         return {} if of_tenant is None else of_tenant.sessions
 
+    def parent_at(self, session: AgentSession) -> str:
+        """Where the parent of a session is admitted; empty: nowhere."""
+        parent = self.sessions(session.tenant_id).get(session.parent_id or "")
+        return parent.backend_id if parent is not None and parent.is_admitted else ""
+
     def gaps(self, tenant_id: str) -> Gaps:
         return self.tenants[tenant_id].gaps
 

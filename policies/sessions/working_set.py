@@ -61,6 +61,10 @@ class WorkingSet:
         """Tokens beyond what sessions may grow to: half of the way from what is admitted to the pool."""
         return self.tokens - (1.0 + self.eta) / 2.0 * self.pool_tokens
 
+    def fits(self, turn: Turn) -> bool:
+        """Whether a turn of an admitted session runs within what that has: alone, or with room beside others of it."""
+        return not turn.session.running or turn.tokens <= self.room
+
     def needed(self, session: AgentSession, tokens: float) -> float:
         """Of a context of this session, what has to fit: what no admitted session has, and no more than all that
         sessions may have.

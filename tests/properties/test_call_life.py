@@ -99,7 +99,7 @@ class Entry:
                 (action,) = self.scheduler.poll(self.now)
                 assert (action.request_id, action.cause) == ("a", Cause.DRAINED)
             case Event.KEPT:
-                self.scheduler.kept("a", self.now)
+                self.scheduler.told(Kept(self.now, "a"))
             case Event.RETURNED:
                 self.load(BackendLoad("x", available=False))
                 before = self.known.request.preemptions

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.accounts.cost import PRICES
+from policies.facts import Parked, Readmitted
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.scheduler import Scheduler
@@ -60,13 +61,13 @@ class Answer:
             self.scheduler.interrupted(id_, usage, 0.0)
         elif how == "moves while it waits":
             self.take_over()
-            self.scheduler.readmitted(self.request, 0.0, told, usage)
+            self.scheduler.told(Readmitted(0.0, self.request, told, usage))
         else:
             cause = Cause.PREEMPTED if how == "is preempted" else Cause.FAILED
             self.scheduler.interrupted(id_, usage, 0.0, cause=cause)
         if how == "is parked":
-            self.scheduler.parked(id_, 0.0)
-            self.scheduler.readmitted(self.request, 0.0)
+            self.scheduler.told(Parked(0.0, id_))
+            self.scheduler.told(Readmitted(0.0, self.request))
         if how == "is refused":
             self.dispatch()
             self.scheduler.returned(id_, 0.0)

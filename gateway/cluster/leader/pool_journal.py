@@ -131,8 +131,9 @@ class PoolJournal:
         scopes = {*map(key_scope, self._keys), *(scope for each in ids for scope in self._known_tenants.scopes(each))}
         self._keys.clear()
         records |= self._write_windows([each for each in scopes if each not in self.kept], now, at)
-        sessions = self._scheduler.sessions(now, ALL if all_of_it else WRITTEN_MAX)
-        if sessions is not None:
+        gate = self._scheduler.parts.sessions
+        if gate is not None:
+            sessions = gate.ledger.checkpoint(now, ALL if all_of_it else WRITTEN_MAX)
             records |= session_records(self._pool, sessions.sessions, at - now)
             records |= learnt_record(self._pool, sessions)
         for id_ in self._requests:
@@ -150,7 +151,7 @@ class PoolJournal:
 
     def _write_windows(self, scopes: list[str], now: float, at: float) -> Records:
         """What counts against limits per minute; what counts no more is dropped, at most as many as are written."""
-        windows = self._scheduler.windows(now, scopes)
+        windows = self._scheduler.parts.admission_rules.windows(now, scopes)
         for scope in windows:
             self._windows[scope] = now
             self._windows.move_to_end(scope)

@@ -6,6 +6,7 @@ import pytest
 from pools import POOLS, Pool
 
 from policies.accounts.checkpoint import without_lifted_tenants
+from policies.facts import WindowsRestored
 from policies.fairness import FAIRNESS, VirtualTokenCounter
 from policies.fairness.tree import FairTree
 from policies.scheduler import Scheduler
@@ -207,7 +208,7 @@ def test_tokens_per_minute_of_a_group_are_settled_by_what_was_used_and_survive_a
     pool.send("g-01", "r1", prompt=60)
     assert pool.refused() == {"r1": "rate_limited"}
     after = Pool(tenants=members("g", 2), groups=groups)
-    after.scheduler.windows_restored(pool.scheduler.windows(pool.now), after.now)
+    after.scheduler.told(WindowsRestored(after.now, pool.scheduler.parts.admission_rules.windows(pool.now)))
     after.send("g-01", "r2", prompt=60)
     assert after.refused() == {"r2": "rate_limited"}
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from policies.facts import Kept, Parked, Readmitted, TakenOver, Undelivered, WindowsRestored
 from policies.fairness import LeastCounterFirst
 from policies.placement import PLACEMENT, LeastReserved
 from policies.types import NO_USAGE, BackendLoad, Dispatch, Preempt, Reason, ReplicaShare, Request, Tenant, Usage
@@ -51,7 +52,7 @@ def test_after_a_handover_nothing_is_sent_before_a_measurement_which_sets_the_ex
     pool = make_pool(loads=[GPU])
     pool.now = 1.0
     pool.scheduler.adopted(request("a"), "gpu", NO_USAGE, pool.now)
-    pool.scheduler.taken_over(pool.now)
+    pool.scheduler.told(TakenOver(pool.now))
     pool.send("A", "b")
     pool.send("A", "c")
     assert pool.dispatched() == []
@@ -64,7 +65,7 @@ def test_after_a_handover_nothing_is_sent_before_a_measurement_which_sets_the_ex
 
 def test_a_backend_that_is_found_after_a_handover_is_measured_first_too(make_pool):
     pool = make_pool(loads=[])
-    pool.scheduler.taken_over(1.0)
+    pool.scheduler.told(TakenOver(1.0))
     pool.send("A", "b")
     pool.now = 2.0
     pool.measure(replace(GPU, requests_running=4, measured_at=2.0))
@@ -76,7 +77,7 @@ def test_an_undelivered_dispatch_goes_first_again_and_is_no_mark_on_the_backend(
     pool.send("A", "a")
     pool.send("B", "b")
     assert pool.dispatched() == ["a"]
-    pool.scheduler.undelivered("a", pool.now)
+    pool.scheduler.told(Undelivered(pool.now, "a"))
     assert pool.dispatched() == ["a"]
     assert pool.service("A") == 1
     pool.now = 3.0  # longer than a backend that refuses everything counts as serving
@@ -90,12 +91,12 @@ def test_a_parked_request_blocks_nothing_and_returns_to_its_place(make_pool):
         pool.now += 1.0
     parked = pool.scheduler._queues.get("first")
     assert pool.dispatched() == ["running"]
-    pool.scheduler.parked("first", pool.now)
+    pool.scheduler.told(Parked(pool.now, "first"))
     assert pool.scheduler.snapshot(pool.now).queued_requests == 1
     pool.end("running")
     assert pool.dispatched() == ["second"]
     pool.send("A", "third")
-    pool.scheduler.readmitted(parked, pool.now)
+    pool.scheduler.told(Readmitted(pool.now, parked))
     assert pool.serve_all() == []
     pool.end("second")
     assert pool.serve_all() == ["first", "third"]
@@ -107,9 +108,9 @@ def test_a_parked_request_that_was_returned_keeps_what_it_prepaid(make_pool):
     pool.dispatched()
     pool.come_back("a")
     kept = pool.scheduler._queues.get("a")
-    pool.scheduler.parked("a", pool.now)
+    pool.scheduler.told(Parked(pool.now, "a"))
     assert pool.service("A") == 10
-    pool.scheduler.readmitted(kept, pool.now)
+    pool.scheduler.told(Readmitted(pool.now, kept))
     assert pool.dispatched() == ["a"]
     assert pool.service("A") == 10
 
@@ -121,7 +122,7 @@ def test_a_parked_request_may_end_and_is_then_refunded(make_pool, is_prepaid):
     if is_prepaid:
         pool.dispatched()
         pool.come_back("a")
-    pool.scheduler.parked("a", pool.now)
+    pool.scheduler.told(Parked(pool.now, "a"))
     pool.scheduler.cancel("a", pool.now)
     assert pool.service("A") == 0.0
     assert pool.rank("A") == 0.0
@@ -132,7 +133,7 @@ def test_a_parked_request_may_end_and_is_then_refunded(make_pool, is_prepaid):
 def test_the_parked_requests_of_a_removed_tenant_are_rejected(make_pool):
     pool = make_pool(loads=[replace(GPU, requests_running_max=1)])
     pool.send("A", "a")
-    pool.scheduler.parked("a", pool.now)
+    pool.scheduler.told(Parked(pool.now, "a"))
     pool.change(removed=["A"])
     assert pool.refused() == {"a": "tenant_unknown"}
 
@@ -140,7 +141,7 @@ def test_the_parked_requests_of_a_removed_tenant_are_rejected(make_pool):
 def test_a_request_that_waited_elsewhere_is_admitted_once_and_pays_once(make_pool):
     pool = make_pool(tenants=[Tenant("A", queued_requests_max=1, requests_per_minute_max=1)])
     pool.send("A", "own")
-    pool.scheduler.readmitted(request("a"), pool.now, prepaid=Usage(10, 0, 0))
+    pool.scheduler.told(Readmitted(pool.now, request("a"), prepaid=Usage(10, 0, 0)))
     assert sorted(pool.dispatched()) == ["a", "own"]
     assert pool.service("A") == 1  # for its own alone
 
@@ -150,7 +151,7 @@ def test_a_request_that_waited_elsewhere_has_its_old_deadline(make_pool):
     pool.send("A", "running")
     pool.dispatched()
     pool.now = 4.0
-    pool.scheduler.readmitted(request("a"), pool.now)
+    pool.scheduler.told(Readmitted(pool.now, request("a")))
     assert pool.scheduler.next_wakeup() == 5.0
 
 
@@ -163,7 +164,7 @@ def test_after_a_preemption_that_came_too_late_the_next_may_be_preempted(make_po
     pool.send("B", "c")
     assert pool.poll() == [Preempt("b")]
     assert pool.poll() == []
-    pool.scheduler.kept("b", pool.now)
+    pool.scheduler.told(Kept(pool.now, "b"))
     assert pool.poll() == [Preempt("a")]
 
 
@@ -173,9 +174,9 @@ def test_what_was_admitted_within_the_minute_counts_in_the_next_scheduler(make_p
     for at in range(3):
         before.now = float(at)
         before.send("A", f"r{at}")
-    windows = before.scheduler.windows(2.5)
+    windows = before.scheduler.parts.admission_rules.windows(2.5)
     after.now = 100.0
-    after.scheduler.windows_restored(windows, after.now)
+    after.scheduler.told(WindowsRestored(after.now, windows))
     after.send("A", "one more")
     assert after.refused() == {"one more": "rate_limited"}
     after.now = 100.0 + 60.0 - 2.5 + 0.01  # the first of them is a minute old
@@ -216,7 +217,7 @@ def test_three_replicas_without_word_of_each_other_fill_a_backend_and_share_what
 @pytest.mark.parametrize("placement", sorted(PLACEMENT))
 def test_an_interrupted_request_of_another_scheduler_is_rejected_where_no_backend_was_ever_known(make_pool, placement):
     pool = make_pool(loads=[], placement=PLACEMENT[placement](), backend_wait_s_max=0.0)
-    pool.scheduler.readmitted(request("a"), 0.0, Usage(10, 0, 5), usage=Usage(10, 0, 8))
+    pool.scheduler.told(Readmitted(0.0, request("a"), Usage(10, 0, 5), usage=Usage(10, 0, 8)))
     assert pool.refused() == {"a": Reason.NO_BACKEND}
     pool.measure(GPU)
     pool.send("A", "b")
@@ -233,9 +234,9 @@ def test_an_interrupted_request_that_is_back_goes_elsewhere_where_its_backend_ha
     pool.send("B", "waits")
     pool.cut("a", tokens=3)
     cut = pool.scheduler._queues.get("a")
-    pool.scheduler.parked("a", pool.now)
+    pool.scheduler.told(Parked(pool.now, "a"))
     pool.measure(other)
-    pool.scheduler.readmitted(cut, pool.now)
+    pool.scheduler.told(Readmitted(pool.now, cut))
     assert pool.dispatched() == ["a"]
     pool.end("a")
     assert pool.dispatched() == ["waits"]

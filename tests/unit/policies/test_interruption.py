@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from policies.admission import BoundedQueues, RateLimiter
+from policies.facts import Kept
 from policies.fairness import LeastCounterFirst
 from policies.placement import PLACEMENT
 from policies.pool.preemption import InterruptRules
@@ -238,7 +239,7 @@ def test_one_that_was_kept_is_not_asked_again(make_pool):
     pool.emit("a", 3)
     pool.send("B", "b", prompt=10)
     assert pool.poll() == [Preempt("a")]
-    pool.scheduler.kept("a", pool.now)
+    pool.scheduler.told(Kept(pool.now, "a"))
     assert pool.poll() == []
 
 

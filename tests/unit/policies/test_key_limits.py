@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from pools import Pool
 
+from policies.facts import Parked, Readmitted, WindowsRestored
 from policies.placement import RoundRobin
 from policies.types import (
     BackendLoad,
@@ -166,7 +167,7 @@ def test_a_scheduler_that_takes_over_counts_what_runs_and_holds_what_waits(make_
     (sent,) = [action for action in before.poll() if not isinstance(action, Reject)]
     requests = {each: before.scheduler._ledger.in_flight[each].request for each in [sent.request_id]}
     pool.scheduler.adopted(requests["k1"], "gpu", Usage(1, 0, 0), pool.now)
-    pool.scheduler.readmitted(before.scheduler._queues.get("k2"), pool.now)
+    pool.scheduler.told(Readmitted(pool.now, before.scheduler._queues.get("k2")))
     assert pool.dispatched() == []
     pool.end("k1")
     assert pool.dispatched() == ["k2"]
@@ -213,9 +214,9 @@ def test_what_was_away_is_held_where_another_scheduler_has_sent_as_many_of_its_k
     send(pool, "k1")
     assert pool.dispatched() == []
     request = pool.scheduler._queues.get("k1")
-    pool.scheduler.parked("k1", pool.now)
+    pool.scheduler.told(Parked(pool.now, "k1"))
     pool.scheduler.adopted(replace(request, id="k2"), "gpu", Usage(1, 0, 0), pool.now)
-    pool.scheduler.readmitted(request, pool.now)
+    pool.scheduler.told(Readmitted(pool.now, request))
     pool.end("b")
     pool.measure(WIDE)
     assert pool.dispatched() == []
@@ -237,10 +238,10 @@ def test_what_waits_for_a_process_that_is_away_is_let_in_when_that_is_back_and_t
     send(pool, "k1", "k2", "k3")
     assert pool.dispatched() == ["k1"]
     held = pool.scheduler._queues.get("k2")
-    pool.scheduler.parked("k2", pool.now)
+    pool.scheduler.told(Parked(pool.now, "k2"))
     pool.end("k1")
     assert pool.dispatched() == ["k3"]
-    pool.scheduler.readmitted(held, pool.now)
+    pool.scheduler.told(Readmitted(pool.now, held))
     assert pool.dispatched() == []
     pool.end("k3")
     assert pool.dispatched() == ["k2"]
@@ -337,6 +338,6 @@ def test_the_next_scheduler_counts_what_a_key_has_booked():
     pool, after = Pool(tenants=tenants), Pool(tenants=tenants)
     send(pool, "k1")
     assert pool.dispatched() == ["k1"]
-    after.scheduler.windows_restored(pool.scheduler.windows(pool.now), after.now)
+    after.scheduler.told(WindowsRestored(after.now, pool.scheduler.parts.admission_rules.windows(pool.now)))
     send(after, "k2")
     assert after.refused() == {"k2": Reason.RATE_LIMITED}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from policies.facts import Parked, Readmitted, SessionsRestored
 from policies.sessions.checkpoint import SessionsCheckpoint
 from policies.sessions.prompt_tails import BLOCKS_MIN, PromptTails
 from policies.types import Request, SessionState, Tenant, Usage, Wait
@@ -159,8 +160,8 @@ def test_sessions_that_prompts_tell_are_held():
 
 def test_a_held_turn_that_is_readmitted_is_held():
     pool, _, held = full()
-    pool.scheduler.parked(held, pool.now)
-    pool.scheduler.readmitted(as_it_came(pool, held), pool.now)
+    pool.scheduler.told(Parked(pool.now, held))
+    pool.scheduler.told(Readmitted(pool.now, as_it_came(pool, held)))
     assert not pool.poll()
     assert pool.waits(held) is Wait.SESSION
 
@@ -169,10 +170,10 @@ def test_a_new_leader_pauses_no_session_that_runs():
     pool, ran, held = full()
     new = Agents()
     told = SessionsCheckpoint(sessions=pool.ledger.table.changes(pool.now, 10), at=pool.now)
-    new.scheduler.sessions_restored(told, new.now)
+    new.scheduler.told(SessionsRestored(new.now, told))
     for request_id in ran:
         new.scheduler.adopted(as_it_came(new, request_id), "gpu0", Usage(TURN, 0, 0), new.now)
-    new.scheduler.readmitted(as_it_came(new, held), new.now, Usage(0, 0, 0))
+    new.scheduler.told(Readmitted(new.now, as_it_came(new, held), Usage(0, 0, 0)))
     for _ in range(30):
         new.now += 1.0
         new.poll()
@@ -199,10 +200,10 @@ def test_a_first_turn_that_is_held_is_held_at_a_new_leader():
     told = SessionsCheckpoint(
         pool.ledger.table.changes(pool.now, 10), {"gpu0": pool.ledger.working_sets["gpu0"].eta}, at=pool.now
     )
-    new.scheduler.sessions_restored(told, new.now)
+    new.scheduler.told(SessionsRestored(new.now, told))
     for request_id in ran:
         new.scheduler.adopted(as_it_came(new, request_id), "gpu0", Usage(TURN, 0, 0), new.now)
-    new.scheduler.readmitted(as_it_came(new, "3-2", 31), new.now, Usage(0, 0, 0))
+    new.scheduler.told(Readmitted(new.now, as_it_came(new, "3-2", 31), Usage(0, 0, 0)))
     assert not new.poll()
     assert new.waits("3-2") is Wait.SESSION
     (session,) = [each for each in new.ledger.table.sessions("A").values() if each.held]
@@ -255,7 +256,7 @@ def test_a_new_leader_goes_on_with_them():
     run(pool, "first", of(1, 30))
     run(pool, "second", of(1, 31))
     told = SessionsCheckpoint(sessions=pool.ledger.table.changes(pool.now, 10), at=pool.now)
-    new.scheduler.sessions_restored(told, new.now)
+    new.scheduler.told(SessionsRestored(new.now, told))
     run(new, "third", of(1, 32))
     (session,) = new.ledger.table.sessions("A").values()
     assert (session.id, session.turns) == (next(iter(pool.ledger.table.sessions("A"))), 2)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from policies.facts import FACTS
+from policies.facts import FACTS, Parked, Readmitted
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.pool.session_gate import SessionRules
 from policies.types import (
@@ -304,9 +304,9 @@ def test_held_turns_may_be_cancelled_and_set_aside():
         pool.turn(name, name)
     assert pool.poll() == []
     pool.scheduler.cancel("x", pool.now)
-    pool.scheduler.parked("y", pool.now)
+    pool.scheduler.told(Parked(pool.now, "y"))
     assert set(pool.ledger.held.turns) == {"z"}
-    pool.scheduler.readmitted(Request("y", "A", "m", 0.0, TURN, 10, program_id="y"), pool.now)
+    pool.scheduler.told(Readmitted(pool.now, Request("y", "A", "m", 0.0, TURN, 10, program_id="y")))
     assert set(pool.ledger.held.turns) == {"y", "z"}
 
 
@@ -357,7 +357,7 @@ def test_tenants_of_new_tiers_and_groups_take_their_turns(full):
 def test_another_scheduler_goes_on_with_all_sessions_and_breaks_no_turn(full):
     full.turn("one", "one-2")
     assert full.dispatched() == ["one-2"]
-    checkpoint = full.scheduler.sessions(full.now, 100)
+    checkpoint = full.scheduler.parts.sessions.ledger.checkpoint(full.now, 100)
     after = Agents()
     after.now = 1000.0
     fact = FACTS["sessions_restored"](now=1000.0, sessions=checkpoint)

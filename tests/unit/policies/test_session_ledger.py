@@ -358,7 +358,7 @@ def test_what_a_pause_made_an_engine_compute_again_is_not_charged():
     pool.end("new", 0.7, final=True)
     assert pool.released(0.7) == ["s0"]
     request = pool.requests["s0"]
-    assert pool.ledger.charged(request.id, Usage(1800, 0, 5)) == Usage(1800, 1760, 5)
+    assert pool.ledger.turns[request.id].charged(Usage(1800, 0, 5)) == Usage(1800, 1760, 5)
 
 
 def test_tenants_take_turns_by_what_they_received():

@@ -1,50 +1,43 @@
-"""Handover: requests that come from another scheduler of the same pool, or wait outside of the queue.
+"""Waiting: how requests of a pool enter the order, leave it without being sent, or wait outside of it.
 
-Where several processes share one order, one of them schedules for all. The process that schedules may change, and so
-may the connections of the others, while requests wait and run. Each process then reports its requests again:
+A request is held outside of the order while its API key or its session has no room. Where several processes share one
+order, one of them schedules for all. The process that schedules may change, and so may the connections of the others,
+while requests wait. Each process then reports its requests again:
 
-- A request that runs is adopted: it takes its slot, limit or not, and its usage counts as charged.
 - A request that waited is readmitted: it was admitted once, so no rule of admission is asked again. Its charge for an
   earlier dispatch stays prepaid. If that includes output, it was interrupted and goes on from there.
 - A request whose process is away is parked: it keeps its prepaid charge and its age, but it is not in the queue, so it
   neither blocks its tenant's other requests nor earns its tenant credit, as at an in-flight limit.
-
-Requests at a backend beyond the adopted ones are external load, which only a measurement shows. So no request is sent
-to a backend before its first measurement after the handover, and that measurement sets its external load.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from policies.accounts.ledger import Charge, InFlight, Ledger
-from policies.call_life import LIFE, Event
 from policies.fleet.fleet import Fleet
 from policies.pool.accounting import Accounting
 from policies.pool.admission import PoolAdmission
 from policies.pool.key_holds import KeyHolds
 from policies.pool.session_gate import SessionGate
-from policies.pool.slot_fitting import SlotFitting
 from policies.pool.tenants import Tenants
 from policies.queueing.fair_queue import FairQueue
 from policies.queues import PoolQueues
 from policies.reservation import Reservation
-from policies.types import Request, Tenant, Usage, Wait
+from policies.sessions.checkpoint import SessionsCheckpoint
+from policies.types import Action, Reason, Request, Tenant, Usage, Wait
 
 
 @dataclass(slots=True)
-class Handover:
-    """The part of a Scheduler that takes over requests from another scheduler, and parks requests whose process is
-    away. Mutable.
-    """
+class WaitingRequests:
+    """The part of a Scheduler that lets requests wait: in the order, or outside of it. Mutable."""
 
     queues: PoolQueues
     ledger: Ledger
     fleet: Fleet
-    slot_fitting: SlotFitting
     tenants: Tenants
     accounting: Accounting
     admission: PoolAdmission
-    sessions: SessionGate | None = None
+    sessions: SessionGate | None
     key_holds: KeyHolds = field(init=False)
     parked: dict[str, Request] = field(default_factory=dict)
     """Requests that wait outside of the queue, by id."""
@@ -52,44 +45,118 @@ class Handover:
     def __post_init__(self) -> None:
         self.key_holds = KeyHolds(self.tenants.states)
 
-    def adopt(
-        self, request: Request, backend_id: str, usage: Usage, *, output_tokens: float, dispatched_at: float, now: float
-    ) -> InFlight:
-        """Take over a running request. Its reservation has room for `output_tokens`; 0: for the predicted output."""
-        for known in (self.queues.deadlines, self.ledger.in_flight, self.parked):
-            assert request.id not in known, "an id is in use once"
-        self.key_holds.runs(request)
-        tier_id = self.tenants.tier_id(request.tenant_id)
-        sized = max(output_tokens or self.slot_fitting.sizing.predict(request), float(usage.output_tokens))
-        capacity, reservation = self.fleet.adopt(request, tier_id, backend_id, usage, output_tokens=sized, now=now)
-        self.accounting.present.fair_queues.backends_changed()
-        entry = InFlight(
-            request,
-            backend_id,
-            reservation,
-            self.slot_fitting.prediction.predict(request),
-            sized,
-            usage,
-            dispatched_at=dispatched_at,
-            utilisation=capacity.sequences / capacity.sequences_limit,
-            speed=capacity.speed,
-            first_token_at=now if usage.output_tokens > request.produced_tokens else None,
-        )
-        fair_queue = self.accounting.present.fair_queues.at(backend_id)
-        fair_queue.opened(entry, self.ledger.adopted(entry))
-        self.tenants.dispatched(request.tenant_id, fair_queue)
-        self.slot_fitting.assume_cached(request, backend_id)
-        if entry.first_token_at is not None:
-            entry.life = LIFE[entry.life, Event.ANSWERED if request.is_resumable else Event.KEPT]
-            self.fleet.took(entry)
-        if self.sessions is not None:
-            self.sessions.sent(entry)
-        self.hold_excess(request, now)
-        return entry
+    # -- into the order, and out of it ------------------------------------------------------------------------
+
+    def wait(self, request: Request, ends_at: float, now: float, charge: Charge | None = None) -> None:
+        """An admitted request waits, until `ends_at` at the most: in the order, or held where its key or its session
+        has no room. `charge`: it was admitted before, and is charged this; it waits at the place that its arrival gives
+        it, or first if it was interrupted. None: it is new, and waits last.
+        """
+        entering = self.enters(request, now)
+        self.admission.outage.queued(request if isinstance(entering, Wait) else entering, now)
+        if isinstance(entering, Wait):
+            if charge is not None:
+                self._charge_home(request, charge)
+            self.queues.hold(request, ends_at, entering)
+            return
+        request = entering
+        if charge is None:
+            self.queues.append(request, ends_at)
+            fair_queue = self.accounting.present.fair_queues.enter(request, now)
+        else:
+            if request.produced_tokens:
+                self.queues.prepend(request, ends_at)
+            else:
+                self.queues.append(request, ends_at, by_arrival=True)
+            fair_queue = self._place(request, now)
+            fair_queue.charged(request.tenant_id, charge)
+        fair_queue.queued(request, now)
+        self.tenants.queue_changed(request.tenant_id, fair_queue)
+
+    def left(self, request: Request, now: float) -> None:
+        """A request has left the queue for good without being dispatched."""
+        sessions = self.sessions
+        if self.key_holds.is_held(request) or (sessions is not None and sessions.is_held(request)):
+            self.parked[request.id] = request
+            self.end_parked(request.id, now)
+            self.tenants.left(request.tenant_id)
+            return
+        if sessions is not None:
+            sessions.left(request.id, now)
+        self.key_holds.left(request)
+        fair_queue = self.accounting.present.fair_queues.leave(request, sent=False)
+        self.tenants.admission_rules.settled(request.id, self.ledger.delivered_tokens(request.id), now)
+        self.accounting.left(request, fair_queue, now)
+        self.tenants.queue_changed(request.tenant_id, fair_queue)
+
+    def reject(self, request: Request, reason: Reason, now: float) -> None:
+        """Reject a waiting request, at the next poll."""
+        self.queues.remove(request.id)
+        self.admission.rejected.append(self.admission.reject(request, reason, now))
+        self.left(request, now)
+
+    def reject_overdue(self, now: float, actions: list[Action], actions_max: int) -> None:
+        """Reject what has waited too long, or has no backend. What may go to another pool is looked at again."""
+        looks, admission, deadlines = 0, self.admission, self.queues.deadlines
+        while len(actions) + looks < actions_max and (id_ := deadlines.passed(now)) is not None:
+            request = self.queues.get(id_)
+            if (until := admission.waits_until(request, now)) is not None:
+                deadlines.put(id_, request.tenant_id, until)
+                looks += 1
+                continue
+            self.queues.remove(request.id)
+            self.left(request, now)
+            actions.append(admission.expired(request, now))
+        if not admission.outage.is_on:
+            return
+        while len(actions) < actions_max and (lost := admission.outage.ended(self.queues, now)) is not None:
+            self.queues.remove(lost.id)
+            self.left(lost, now)
+            actions.append(admission.reject(lost, Reason.NO_BACKEND, now))
+
+    def reassign_stranded(self, now: float) -> None:
+        """Find other backends for requests that wait for one that is gone. A request whose `backend_ids` are all gone
+        is rejected while other backends serve, because it would block its tenant's later requests.
+        """
+        if not self.admission.outage.is_waited_out:
+            for request in [each for each in self.queues.restricted.values() if not self.fleet.available(each)]:
+                self.reject(request, Reason.NO_BACKEND, now)
+        self.tenants.move_stranded(now)
+
+    def readmitted(
+        self, request: Request, now: float, prepaid: Usage | None = None, usage: Usage | None = None
+    ) -> None:
+        """A request waits that was admitted before: it was parked here, or waited in another scheduler, which had
+        charged it for `prepaid`. With a `usage` beyond that, it was interrupted since, and the excess is charged. It
+        joins its tenant's queue by its arrival, unasked by the rules of admission; only a tenant that is gone, or the
+        lack of any backend, rejects it, and refunds its prepaid charge.
+        """
+        assert request.id not in self.queues, "an id is in use once"
+        assert request.id not in self.ledger.in_flight, "an id is in use once"
+        admission = self.admission
+        if any(action.request_id == request.id for action in admission.rejected):
+            return  # its rejection was not told yet, and stands
+        reason = admission.refuses_again(request)
+        if reason is None:
+            self._readmit(request if self.sessions is None else self.sessions.named(request), now, prepaid, usage)
+            return
+        self.parked[request.id] = request
+        self._charge_home(request, self._prepay(request, prepaid, usage))
+        self.end_parked(request.id, now)
+        admission.rejected.append(admission.reject(request, reason, now))
+
+    def _readmit(self, request: Request, now: float, prepaid: Usage | None = None, usage: Usage | None = None) -> None:
+        self.parked.pop(request.id, None)
+        charge = self._prepay(request, prepaid, usage)
+        request = self._continued(request)
+        self.wait(request, self.admission.queue_timeout.ends_at(request, now), now, charge)
+
+    # -- outside of it ----------------------------------------------------------------------------------------
 
     def park(self, request_id: str, now: float) -> None:
-        """Take a waiting request, with its prepaid charge, out of the queue. If it had entered the order, it still
-        counts against its key's limit.
+        """The process of a queued request is away: the request waits outside of the queue, prepaid, until it is
+        `readmitted` or cancelled. If it had entered the order, it still counts against its key's limit. Unknown ids are
+        ignored.
         """
         if request_id not in self.queues:
             return
@@ -115,7 +182,7 @@ class Handover:
             request = self.queues.get(request_id)
             if fair_queues.has_place(self.sessions.free(request)):
                 self._leave_order(request, now)
-                self.readmit(self.sessions.unbound(request), None, now)
+                self._readmit(self.sessions.unbound(request), now)
 
     def limits_changed(self, before: Tenant | None, tenant: Tenant | None, now: float) -> None:
         """The limits of the tenant's keys may be others than before."""
@@ -174,34 +241,6 @@ class Handover:
             fair_queue.ended(replace(entry, service=0.0), now)
         self.tenants.queue_changed(request.tenant_id, fair_queue)
 
-    def readmit(self, request: Request, prepaid: Usage | None, now: float, usage: Usage | None = None) -> None:
-        """Queue a request that was admitted before, at the place that its arrival gives it among its tenant's requests.
-
-        An interrupted request goes first. `prepaid` is the usage that another scheduler charged; None: none, or the
-        request was parked here. The excess of its present `usage` over that is charged. The request is held where its
-        key or its session has no room.
-        """
-        self.parked.pop(request.id, None)
-        charge = self._prepay(request, prepaid, usage)
-        request = self._continued(request)
-        ends_at = self.admission.queue_timeout.ends_at(request, now)
-        entering = self.enters(request, now)
-        if isinstance(entering, Wait):
-            self._charge_home(request, charge)
-            self.queues.hold(request, ends_at, entering)
-            self.admission.outage.queued(request, now)
-            return
-        request = entering
-        if request.produced_tokens:
-            self.queues.prepend(request, ends_at)
-        else:
-            self.queues.append(request, ends_at, by_arrival=True)
-        self.admission.outage.queued(request, now)
-        fair_queue = self._place(request, now)
-        fair_queue.charged(request.tenant_id, charge)
-        fair_queue.queued(request, now)
-        self.tenants.queue_changed(request.tenant_id, fair_queue)
-
     def enters(self, request: Request, now: float) -> Request | Wait:
         """The request as it enters the order now, or why it is held."""
         if not self.key_holds.enters(request):
@@ -210,6 +249,11 @@ class Handover:
         if self.sessions is None:
             return request
         return self.sessions.enters(request, now) or Wait.SESSION
+
+    def sessions_restored(self, sessions: SessionsCheckpoint, now: float) -> None:
+        """Go on from what another scheduler knew of sessions, before any of them waits or runs here."""
+        if self.sessions is not None:
+            self.sessions.restored(sessions, now)
 
     def end_parked(self, request_id: str, now: float) -> bool:
         """End a parked request for good and refund its prepaid charge. Returns whether it was parked."""
@@ -228,18 +272,6 @@ class Handover:
             else:
                 self.ledger.forget(request.tenant_id)
         return True
-
-    def end_held(self, request: Request, now: float) -> None:
-        """End a request that was held, and that the queue no longer has; its prepaid charge is refunded."""
-        self.parked[request.id] = request
-        self.end_parked(request.id, now)
-        self.tenants.left(request.tenant_id)
-
-    def refuse(self, request: Request, prepaid: Usage | None, now: float, usage: Usage | None = None) -> None:
-        """End a request that would be readmitted but may not wait any more; its prepaid charge is refunded."""
-        self.parked[request.id] = request
-        self._charge_home(request, self._prepay(request, prepaid, usage))
-        self.end_parked(request.id, now)
 
     def parked_of(self, tenant_ids: Collection[str]) -> list[Request]:
         """The parked requests of these tenants."""
