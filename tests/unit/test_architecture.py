@@ -71,8 +71,8 @@ FOLDERS = {
     ),
 }  # fmt: skip
 FUNCTION_LINES_MAX = 60
-METHODS_MAX = 37  # of a class: a class with more answers more than one question
-METHODS_MAX_OF = {"Scheduler": 44}  # 33 are the facts, decisions and views of a Scheduler
+METHODS_MAX = 30  # of a class: a class with more answers more than one question
+METHODS_MAX_OF = {"ClientConnection": 37}  # an asyncio protocol and transport in one
 
 FILES = sorted(
     path.relative_to(ROOT).as_posix() for package in PACKAGES for path in ROOT.joinpath(package).rglob("*.py")
