@@ -8,6 +8,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -70,6 +71,7 @@ FOLDERS = {
         "web", "steering", "admin", "shared_order", "workers", "top",
     ),
 }  # fmt: skip
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTION_LINES_MAX = 60
 METHODS_MAX = 30  # of a class: a class with more answers more than one question
 METHODS_MAX_OF = {"ClientConnection": 37}  # an asyncio protocol and transport in one
@@ -80,44 +82,58 @@ FILES = sorted(
 POLICIES = [file for file in FILES if file.startswith("policies/")]
 
 
-@cache
-def parse(file: str) -> ast.Module:
-    return ast.parse(ROOT.joinpath(file).read_text(encoding="utf-8"), file)
+@dataclass(frozen=True)
+class Source:
+    """What the rules ask of a file. Its tree is not kept: the collector would look at all trees over and over."""
 
-
-@cache
-def imports(tree: ast.AST) -> list[tuple[str, list[str]]]:
+    imports: list[tuple[str, list[str]]]
     """Every module that is imported, wherever in the file, and the names that are taken from it."""
-    found: list[tuple[str, list[str]]] = []
-    for node in ast.walk(tree):
+    functions: list[tuple[str, int]]  # and their lines
+    classes: list[tuple[str, int, bool]]  # and their methods, and whether a docstring says what they are
+
+
+@cache
+def parse(file: str) -> Source:
+    return read(ROOT.joinpath(file).read_text(encoding="utf-8"))
+
+
+def read(text: str) -> Source:
+    imports: list[tuple[str, list[str]]] = []
+    functions, classes = [], []
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            found += ((alias.name, []) for alias in node.names)
+            imports += ((alias.name, []) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            found.append((node.module or "", [alias.name for alias in node.names]))
-    return found
+            imports.append((node.module or "", [alias.name for alias in node.names]))
+        elif isinstance(node, FUNCTIONS):
+            functions.append((node.name, (node.end_lineno or node.lineno) - node.lineno + 1))
+        elif isinstance(node, ast.ClassDef):
+            methods = sum(isinstance(each, FUNCTIONS) for each in node.body)
+            classes.append((node.name, methods, bool(ast.get_docstring(node))))
+    return Source(imports, functions, classes)
 
 
 def top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def wrong_way(file: str, tree: ast.AST) -> list[str]:
+def wrong_way(file: str, source: Source) -> list[str]:
     """Modules of ours that a file of this package may not import."""
     above = PACKAGES[PACKAGES.index(file.partition("/")[0]) + 1 :]
-    return [module for module, _ in imports(tree) if top(module) in (*above, "tests")]
+    return [module for module, _ in source.imports if top(module) in (*above, "tests")]
 
 
-def impure(tree: ast.AST) -> list[str]:
+def impure(source: Source) -> list[str]:
     """Modules that a decision may not depend on: outside the standard library, or on a clock, chance or a system."""
     allowed = (sys.stdlib_module_names - IMPURE) | {"policies"}
-    return [module for module, _ in imports(tree) if top(module) not in allowed]
+    return [module for module, _ in source.imports if top(module) not in allowed]
 
 
-def concrete(file: str, tree: ast.AST) -> list[str]:
+def concrete(file: str, source: Source) -> list[str]:
     """Parts of the scheduler that only a composition root may name."""
     found = []
-    for module, names in imports(tree):
+    for module, names in source.imports:
         if top(module) != "policies" or module in VALUES:
             continue
         if module == "policies":
@@ -129,32 +145,22 @@ def concrete(file: str, tree: ast.AST) -> list[str]:
     return found
 
 
-def long_functions(tree: ast.AST) -> list[tuple[str, int]]:
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    lines = [(node.name, (node.end_lineno or node.lineno) - node.lineno + 1) for node in functions]
-    return [(name, count) for name, count in lines if count > FUNCTION_LINES_MAX]
+def long_functions(source: Source) -> list[tuple[str, int]]:
+    return [(name, lines) for name, lines in source.functions if lines > FUNCTION_LINES_MAX]
 
 
-def classes(tree: ast.Module) -> list[ast.ClassDef]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-
-
-def methods(of: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [node for node in of.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-
-
-def undocumented(_: str, tree: ast.Module) -> list[str]:
+def undocumented(_: str, source: Source) -> list[str]:
     """Public classes without a docstring."""
-    return [each.name for each in classes(tree) if not each.name.startswith("_") and not ast.get_docstring(each)]
+    return [name for name, _, has_docstring in source.classes if not name.startswith("_") and not has_docstring]
 
 
-def imports_of_later_folders(file: str, tree: ast.Module) -> list[str]:
+def imports_of_later_folders(file: str, source: Source) -> list[str]:
     package, folder, *rest = file.split("/")
     if not rest:
         return []
     order = FOLDERS[package]
     later = {f"{package}.{each}" for each in order[order.index(folder) + 1 :]}
-    modules = [full for name, taken in imports(tree) for full in (name, *(f"{name}.{each}" for each in taken))]
+    modules = [full for name, taken in source.imports for full in (name, *(f"{name}.{each}" for each in taken))]
     return [each for each in modules if ".".join(each.split(".")[:2]) in later]
 
 
@@ -164,12 +170,12 @@ def module_of(file: str) -> str:
 
 def arrows(files: Iterable[str]) -> dict[str, set[str]]:
     """The modules that each module names in an import, wherever it stands, for types alone too."""
-    trees = {module_of(file): parse(file) for file in files}
+    sources = {module_of(file): parse(file) for file in files}
     named = {
-        module: {full for name, taken in imports(tree) for full in (name, *(f"{name}.{each}" for each in taken))}
-        for module, tree in trees.items()
+        module: {full for name, taken in source.imports for full in (name, *(f"{name}.{each}" for each in taken))}
+        for module, source in sources.items()
     }
-    return {module: (full & trees.keys()) - {module} for module, full in named.items()}
+    return {module: (full & sources.keys()) - {module} for module, full in named.items()}
 
 
 def circle(graph: Mapping[str, set[str]]) -> list[str]:
@@ -181,7 +187,7 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-def offences(files: Iterable[str], found: Callable[[str, ast.Module], object]) -> dict[str, object]:
+def offences(files: Iterable[str], found: Callable[[str, Source], object]) -> dict[str, object]:
     """What a rule finds, by file: all of it at once, so that a failing test names every offence."""
     return {file: each for file in files if (each := found(file, parse(file)))}
 
@@ -192,12 +198,12 @@ def test_imports_go_from_gateway_to_backends_to_policies_and_never_back():
 
 def test_policies_import_the_standard_library_alone_and_nothing_of_it_that_is_not_pure():
     # mypy_extensions has marks for the compiler, which do nothing.
-    assert offences(POLICIES, lambda _, tree: [each for each in impure(tree) if each != "mypy_extensions"]) == {}
+    assert offences(POLICIES, lambda _, source: [each for each in impure(source) if each != "mypy_extensions"]) == {}
 
 
 def test_the_shared_order_is_as_pure_as_policies_but_for_its_encoding():
-    def found(_: str, tree: ast.Module) -> list[str]:
-        return [each for each in impure(tree) if each != "msgspec" and not each.startswith("gateway.cluster")]
+    def found(_: str, source: Source) -> list[str]:
+        return [each for each in impure(source) if each != "msgspec" and not each.startswith("gateway.cluster")]
 
     assert offences([file for file in FILES if file.startswith("gateway/cluster/")], found) == {}
 
@@ -207,7 +213,7 @@ def test_only_composition_roots_name_concrete_policies():
 
 
 def test_a_function_is_short_enough_to_read():
-    assert offences(FILES, lambda _, tree: long_functions(tree)) == {}
+    assert offences(FILES, lambda _, source: long_functions(source)) == {}
 
 
 def test_a_folder_imports_only_those_below_it():
@@ -225,14 +231,14 @@ def test_no_module_imports_what_runs_a_gateway():
 
 
 def test_a_class_has_few_enough_methods_to_know():
-    def found(_: str, tree: ast.Module) -> list[str]:
-        return [each.name for each in classes(tree) if len(methods(each)) > METHODS_MAX_OF.get(each.name, METHODS_MAX)]
+    def found(_: str, source: Source) -> list[str]:
+        return [name for name, methods, _ in source.classes if methods > METHODS_MAX_OF.get(name, METHODS_MAX)]
 
     assert offences(FILES, found) == {}
 
 
 def test_a_class_name_means_one_thing():
-    names = Counter(each.name for file in FILES for each in classes(parse(file)))
+    names = Counter(name for file in FILES for name, _, _ in parse(file).classes)
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -247,9 +253,9 @@ def test_the_table_of_folders_is_complete():
 
 
 def test_the_rules_find_a_folder_that_imports_one_above_it():
-    tree = ast.parse("from gateway import admin, api\nfrom gateway.cluster import wire")
-    assert imports_of_later_folders("gateway/api/x.py", tree) == ["gateway.admin"]
-    assert imports_of_later_folders("gateway/x.py", tree) == []
+    source = read("from gateway import admin, api\nfrom gateway.cluster import wire")
+    assert imports_of_later_folders("gateway/api/x.py", source) == ["gateway.admin"]
+    assert imports_of_later_folders("gateway/x.py", source) == []
 
 
 def test_the_rules_find_a_circle():
@@ -267,16 +273,16 @@ def test_the_rules_are_about_files_that_exist():
     ["import time", "from time import monotonic", "import os.path", "def f():\n    import random", "import aiohttp"],
 )
 def test_the_rules_find_what_is_not_pure_wherever_it_stands(source):
-    assert len(impure(ast.parse(source))) == 1
+    assert len(impure(read(source))) == 1
 
 
 def test_the_rules_find_a_function_that_is_too_long_among_others_of_its_name():
     body = "    pass\n" * FUNCTION_LINES_MAX
-    assert long_functions(ast.parse(f"def f():\n{body}def f():\n    pass\n")) == [("f", FUNCTION_LINES_MAX + 1)]
+    assert long_functions(read(f"def f():\n{body}def f():\n    pass\n")) == [("f", FUNCTION_LINES_MAX + 1)]
 
 
 def test_the_rules_find_a_public_class_without_a_docstring():
-    assert undocumented("x.py", ast.parse('class _A: pass\nclass B: pass\nclass C: "A C."')) == ["B"]
+    assert undocumented("x.py", read('class _A: pass\nclass B: pass\nclass C: "A C."')) == ["B"]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +295,7 @@ def test_the_rules_find_a_public_class_without_a_docstring():
     ],
 )
 def test_the_rules_find_imports_that_go_back(file, source, found):
-    assert wrong_way(file, ast.parse(source)) == found
+    assert wrong_way(file, read(source)) == found
 
 
 @pytest.mark.parametrize(
@@ -305,4 +311,4 @@ def test_the_rules_find_imports_that_go_back(file, source, found):
     ],
 )
 def test_the_rules_find_concrete_policies_outside_the_composition_roots(file, source, found):
-    assert concrete(file, ast.parse(source)) == found
+    assert concrete(file, read(source)) == found
