@@ -8,8 +8,12 @@ all of them again and again and frees nothing (of 8.3 s of CPU, for each worker,
 
 import gc
 import logging
+from functools import cache
+from importlib import import_module
 
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 from gateway.observability.logs import OURS
@@ -17,10 +21,20 @@ from policies import scheduler
 from tests.calm.figures import figure  # noqa: F401 - a fixture
 from tests.examples import are_all_tried, examples, try_all
 
+# What is imported when it is used first: 5 s of CPU, for each worker that does so after it was forked.
+LATER = ("openai.resources", "gateway.simulate.report.plots", "rich.markdown", "rich.progress", "rich.table")
+
 gc.disable()
 
+# `fairlead` makes its commands once, since a process runs one; these processes run hundreds.
+typer.testing._get_command = cache(typer.testing._get_command)
+typer.main.get_group = cache(typer.main.get_group)
 
-def pytest_collection_finish():
+
+def pytest_collection_finish(session):
+    if session.config.getoption("workers", 0):
+        for name in LATER:
+            import_module(name)
     gc.freeze()
     gc.enable()
 
