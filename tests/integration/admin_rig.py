@@ -20,12 +20,14 @@ LOCAL = ["127.0.0.0/8"]
 EFFECT_S = 1.0  # within which a change is in force
 
 
-async def within(condition: Callable[[], Awaitable[bool]], timeout_s: float = EFFECT_S) -> None:
+async def within(
+    condition: Callable[[], Awaitable[bool]], timeout_s: float = EFFECT_S, *, every_s: float = 0.02
+) -> None:
     """It comes true in time."""
     deadline = time.monotonic() + timeout_s
     while not await condition():
         assert time.monotonic() < deadline, "did not happen in time"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(every_s)
 
 
 @dataclass

@@ -24,11 +24,13 @@ PRELOADED = [
     "gateway.replicas",
     "gateway.serve",
     "gateway.serve_workers",
+    "gateway.steering.what_if.process",
     "gateway.workers.parent",
     "backends.engine.http.server",
     "uvloop",
 ]
 FAIRLEAD = "from gateway.cli import main; main()"
+MODULE = "import runpy, sys; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
 ENDED_POLL_S = 0.002
 HELD_OPEN_S = 30.0  # for what a process has written to be read, after its end
 TOLD_S = 5.0  # between a process's end and the server's word of it are two system calls, on a busy machine milliseconds
@@ -103,6 +105,9 @@ class Forked:
         if self.returncode is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
@@ -141,6 +146,17 @@ async def fork(program: str, *arguments: str, folder: Path, environment: dict[st
     for end in ends:
         end.close()
     return Forked(process, [await _read(here) for here, _ in pipes])
+
+
+def fork_modules(monkeypatch: Any, starter: Any) -> None:
+    """What this module of ours starts as `python -m MODULE ARGUMENTS` is a fork, for tests of what it does then."""
+
+    async def begin(
+        _python: str, _m: str, *command: str, env: dict[str, str], cwd: str | Path = ".", **_: Any
+    ) -> Forked:
+        return await fork(MODULE, *command, folder=Path(cwd), environment=env)
+
+    monkeypatch.setattr(starter.asyncio, "create_subprocess_exec", begin)
 
 
 async def fork_in_terminal(

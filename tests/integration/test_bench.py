@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from forked import FAIRLEAD, fork
+from forked import FAIRLEAD, fork, fork_modules
 from gateway_rig import PATIENCE_S, until
 from listening import listening
 from test_calibrate import models
@@ -38,7 +38,12 @@ def plan(url, **changed):
     return run.Plan(**whole | changed)
 
 
-async def test_what_is_added_and_each_tenants_share_is_measured_before_a_real_port(monkeypatch):
+@pytest.fixture
+def is_forked(monkeypatch):
+    fork_modules(monkeypatch, child)
+
+
+async def test_what_is_added_and_each_tenants_share_is_measured_before_a_real_port(monkeypatch, is_forked):
     # Short calls: the more of them there are, the less the seats that are taken at both ends of the time weigh.
     monkeypatch.setattr(run, "PROMPTS", run.Shape(prompt_words=64, output_tokens=4))
     monkeypatch.setattr(run, "ANSWERS", run.Shape(prompt_words=16, output_tokens=16))
@@ -60,7 +65,7 @@ async def test_what_is_added_and_each_tenants_share_is_measured_before_a_real_po
     assert len({stage for _, stage in stages}) == 5
 
 
-async def test_a_user_that_has_seen_enough_gets_what_there_is_and_no_gateway_stays(monkeypatch):
+async def test_a_user_that_has_seen_enough_gets_what_there_is_and_no_gateway_stays(monkeypatch, is_forked):
     pids, stages = [], []
 
     @asynccontextmanager
@@ -71,7 +76,7 @@ async def test_a_user_that_has_seen_enough_gets_what_there_is_and_no_gateway_sta
 
     monkeypatch.setattr(run, "gateway", watched)
     async with engine() as url:
-        running = asyncio.create_task(run.bench(plan(url, seconds=8.0), lambda _, stage: stages.append(stage)))
+        running = asyncio.create_task(run.bench(plan(url, seconds=4.0), lambda _, stage: stages.append(stage)))
         await until(lambda: any(stage.startswith("streams") for stage in stages))
         running.cancel()
         found = await running
@@ -85,7 +90,7 @@ async def test_a_user_that_has_seen_enough_gets_what_there_is_and_no_gateway_sta
 
 async def test_ctrl_c_prints_what_there_is():
     async with engine() as url:
-        command = ("bench", url, "--seconds", "8", "--json")
+        command = ("bench", url, "--seconds", "4", "--json")
         process = await fork(FAIRLEAD, *command, folder=Path.cwd(), environment=dict(os.environ))
         async with asyncio.timeout(PATIENCE_S):
             while b"streams" not in await process.stderr.readline():
@@ -99,7 +104,7 @@ async def test_ctrl_c_prints_what_there_is():
     assert b"Traceback" not in errors
 
 
-async def test_a_server_that_refuses_every_call_is_given_up(monkeypatch):
+async def test_a_server_that_refuses_every_call_is_given_up(monkeypatch, is_forked):
     monkeypatch.setattr(calls, "REFUSED_PAUSE_S", 0.001)
 
     async def refuse(_):
@@ -114,7 +119,7 @@ async def test_a_server_that_refuses_every_call_is_given_up(monkeypatch):
             await run.bench(plan(url, seconds=30.0), lambda *_: None)
 
 
-async def test_a_server_that_wants_a_key_is_told_it_by_the_gateway_too_and_without_it_that_is_said():
+async def test_a_server_that_wants_a_key_is_told_it_by_the_gateway_too_and_without_it_that_is_said(is_forked):
     async def answer(request):
         if request.headers.get("Authorization") != "Bearer sesame":
             return web.json_response({"error": {"message": "who are you?"}}, status=401)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 from admin_rig import admin, within
+from forked import fork_modules
 from gateway_rig import FAST, bearer, call, engine, until
 from typer.testing import CliRunner
 
@@ -35,7 +36,7 @@ async def ended(api, path):
         found[:] = [reply.json]
         return reply.json["state"] != "running"
 
-    await within(is_over, timeout_s=90.0)
+    await within(is_over, timeout_s=90.0, every_s=0.1)
     return found[0]
 
 
@@ -83,6 +84,12 @@ async def test_calls_are_played_under_another_policy_and_weights_beside_what_hap
 
 
 @pytest.fixture
+def is_forked(monkeypatch):
+    """The process is a fork, for tests of what it finds. What is done while it runs needs the time of a start."""
+    fork_modules(monkeypatch, what_ifs)
+
+
+@pytest.fixture
 def shell(api, tmp_path):
     """Runs `fairlead admin what-if` with these arguments."""
 
@@ -95,7 +102,9 @@ def shell(api, tmp_path):
     return run
 
 
-async def test_a_shell_plays_settings_of_the_whole_and_of_entries_and_prints_them_side_by_side(api, shell, monkeypatch):
+async def test_a_shell_plays_settings_of_the_whole_and_of_entries_and_prints_them_side_by_side(
+    api, shell, monkeypatch, is_forked
+):
     model = call()["model"]
     assert (await api.post("/tenants", {"id": "a.b/c"})).status == 201
     assert (await api.post("/aliases", {"id": "both", "models": [model, "other"]})).status == 201
@@ -154,7 +163,7 @@ async def test_a_shell_says_what_cannot_be_played_and_ends_what_it_began_when_it
     assert [each.state for each in what_ifs._kept.values()][-1] == "stopped"
 
 
-async def test_one_engine_more_and_a_limit_are_played_and_said(api):
+async def test_one_engine_more_and_a_limit_are_played_and_said(api, is_forked):
     changes = {"engines": 1, "tenants": {"loud": {"requests_per_minute_max": 5}}, "tiers": {"default": {"weight": 2}}}
     found = await ended(
         api, (await api.post("/what-ifs", {"changes": changes})).headers["Location"].removeprefix("/admin/v1")
@@ -165,7 +174,7 @@ async def test_one_engine_more_and_a_limit_are_played_and_said(api):
     assert found["instead"]["tenants"]["quiet"]["ttft_p99_s"] < found["replayed"]["tenants"]["quiet"]["ttft_p99_s"]
 
 
-async def test_the_calls_of_an_alias_are_played_under_another_split(api):
+async def test_the_calls_of_an_alias_are_played_under_another_split(api, is_forked):
     model = call()["model"]
     headers = bearer(await api.key_for("quiet"))
     assert (await api.post("/aliases", {"id": "both", "models": [model, "other"]})).status == 201
@@ -180,12 +189,12 @@ async def test_the_calls_of_an_alias_are_played_under_another_split(api):
     assert found["instead"]["tenants"]["quiet"]["requests"] == QUIET, "those of the alias are of another pool"
 
 
-async def test_by_default_weights_and_policy_are_as_they_are(api):
+async def test_by_default_weights_and_policy_are_as_they_are(api, is_forked):
     found = await ended(api, f"/what-ifs/{(await api.post('/what-ifs')).json['id']}")
     assert found["replayed"] == found["instead"]
 
 
-async def test_calls_of_clients_that_wait_for_their_answers_are_counted_and_wait_in_the_replay(tmp_path):
+async def test_calls_of_clients_that_wait_for_their_answers_are_counted_and_wait_in_the_replay(tmp_path, is_forked):
     async with engine(**FAST) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as asker:
         headers = bearer(await asker.key_for("declared"))
 
@@ -216,7 +225,7 @@ async def test_what_waits_or_runs_is_recorded_and_what_came_before_begins_the_re
         assert 0 < left["output_tokens"] < 30
 
 
-async def test_what_cannot_be_asked_is_refused(api, monkeypatch):
+async def test_what_cannot_be_asked_is_refused(api, monkeypatch, is_forked):
     viewer = (await api.post("/keys", {"role": "viewer"})).json["secret"]
     assert (await api.post("/what-ifs", {}, key=viewer)).status == 403
     bodies = (
@@ -286,7 +295,7 @@ async def test_only_so_many_calls_and_hashes_are_recorded(tmp_path, monkeypatch)
         assert "word" not in (await recorded.lines(b"60")).decode()
 
 
-async def test_a_larger_pool_and_the_room_of_sessions_may_differ(tmp_path):
+async def test_a_larger_pool_and_the_room_of_sessions_may_differ(tmp_path, is_forked):
     async with engine(**FAST) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as asker:
         headers = bearer(await asker.key_for("declared")) | {"x-session-id": "one", "x-parent-session-id": "main"}
         for number in range(3):
