@@ -22,10 +22,11 @@ def sign_in() -> SignIn:
 
 def connect(signed_in: SignIn) -> AbstractAsyncContextManager[ApiClient]:
     """Return a client of the API server for the time of one watch."""
-    return ApiClient(signed_in())
+    client: AbstractAsyncContextManager[ApiClient] = ApiClient(signed_in())
+    return client
 
 
 def _in_cluster() -> Configuration:
     configuration = Configuration()
-    load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    load_incluster_config(client_configuration=configuration)
     return configuration
