@@ -46,8 +46,8 @@ def run(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_x.py").write_text(TESTS)
 
-    def ran(*arguments):
-        command = [sys.executable, "-m", "pytest", "-p", "tests.forked_workers", "--workers", "3", "-ra", *arguments]
+    def ran():
+        command = [sys.executable, "-m", "pytest", "-p", "tests.forked_workers", "--workers", "3", "-ra"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
@@ -71,10 +71,3 @@ def test_every_test_runs_once_in_one_of_the_workers_and_says_how_it_ended(run, t
     assert len(set(made)) == len(made) < 40, "a fixture of a module is made for its tests, in a folder of its own"
     assert {*ended} <= workers
     assert len(made) - len(ended) <= 1, "all but that of the worker that ended are taken down"
-
-
-def test_the_first_failures_that_are_asked_for_end_the_run(run, tmp_path):
-    status, said = run("--maxfail", "1", "-k", "fails or skipped")
-    assert status == 1
-    assert "1 failed" in said
-    assert not list(tmp_path.glob("ran"))
