@@ -26,12 +26,15 @@ class Terminal:
         self._descriptor = descriptor
         self._screen = pyte.Screen(width, height)
         self._stream = pyte.ByteStream(self._screen)
+        self._lines: list[str] | None = None  # made when they are looked at, and again after a change
         self.raw = b""
         self.process: Any = None
 
     @property
     def lines(self) -> list[str]:
-        return [line.rstrip() for line in self._screen.display]
+        if self._lines is None:
+            self._lines = [line.rstrip() for line in self._screen.display]
+        return self._lines
 
     @property
     def text(self) -> str:
@@ -45,12 +48,14 @@ class Terminal:
             return
         self.raw += data
         self._stream.feed(data)
+        self._lines = None
 
     def press(self, *keys: str) -> None:
         os.write(self._descriptor, "".join(keys).encode())
 
     def resize(self, *, height: int, width: int) -> None:
         self._screen.resize(height, width)
+        self._lines = None
         set_size(self._descriptor, height=height, width=width)
 
     async def shows(self, *texts: str, without: str | None = None) -> None:
