@@ -28,6 +28,7 @@ from gateway.observability.telemetry import CallTrace
 from policies.types import NO_USAGE, Outcome, Request, SloEnvelope, Tenant, Timing, Usage
 
 STALL_S_MAX = 0.005
+TRIES = 5
 WAIT_S = 0.3
 
 
@@ -327,8 +328,10 @@ async def test_a_thousand_tenants_hold_up_the_event_loop_for_at_most_5_ms():
             await answer(dispatcher, tenant)
             for outcome in Outcome:
                 rig.gateway.metrics.calls.ended(ended_call(tenant, outcome, f"model-{number % MODELS_MAX}"))
-        stalls = [await stall_while(rig.gateway.metrics.exposition()) for _ in range(5)]
-    # In CPU time, and the least of a few: what other processes of the machine take is not ours.
+        # In CPU time, and the least of a few: what other processes of the machine take is not ours.
+        stalls = []
+        while min(stalls, default=STALL_S_MAX + 1) > STALL_S_MAX and len(stalls) < TRIES:
+            stalls.append(await stall_while(rig.gateway.metrics.exposition()))
     assert min(stalls) <= STALL_S_MAX
 
 
