@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.capacity.backend import BackendCapacity
+from policies.capacity.views import backend_view
 from policies.placement import LATE_PLACEMENT
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request
@@ -50,9 +51,9 @@ def test_one_of_the_candidates_is_chosen_whatever_order_they_come_in(make, specs
 @given(specs=backends)
 def test_choosing_reserves_nothing(make, specs):
     candidates = [make_capacity(number, *spec) for number, spec in enumerate(specs)]
-    before = [candidate.view() for candidate in candidates]
+    before = [backend_view(candidate) for candidate in candidates]
     make().place(REQUEST, candidates)
-    assert [candidate.view() for candidate in candidates] == before
+    assert [backend_view(candidate) for candidate in candidates] == before
 
 
 @every_placement

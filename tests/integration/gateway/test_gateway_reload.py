@@ -168,7 +168,7 @@ async def test_what_waits_for_the_next_start_is_said_whenever_the_file_is_read_a
 async def test_the_order_of_a_running_pool_follows_the_file(tmp_path):
     file = File(tmp_path)
     async with engine() as server, file.served(server) as (rig, _):
-        await until(rig.gateway.pools.dispatchers)
+        await until(lambda: rig.gateway.pools.dispatchers)
         (dispatcher,) = rig.gateway.pools.dispatchers.values()
         changes = []
         told = dispatcher.told
