@@ -36,7 +36,8 @@ def used(tenant, *, ago=0, key="k", model="m", writer="w", prompt=MILLION, cache
 
 ROWS = [
     used("red/a"), used("red/a", writer="w2"), used("red/a", ago=40, key="k2"), used("red/b", cached=MILLION),
-    used("blue/c", answer=MILLION), used("free", key="", model="none", prompt=7), used("gone"),
+    used("blue/c", answer=MILLION), used("free", key="", model="none", prompt=5, answer=2),
+    used("gone"),
 ]  # fmt: skip
 
 
