@@ -36,6 +36,10 @@ def test_answers_that_always_reach_their_prediction_are_known_to_end_there():
     assert part_alive(alive, 1.0) < 0.03
 
 
+def test_answers_that_end_at_once_are_known_to_end_there():
+    assert part_alive(learnt([1] * 200).alive(100.0), 1 / 16) < 0.03
+
+
 def test_the_first_that_end_are_short_and_do_not_pass_for_all():
     """After 20 steps of 100 answers of 1 to 100 tokens, 20 have ended: nothing says how long the others are."""
     alive = learnt(range(1, 21), running=[20] * 80).alive(100.0)

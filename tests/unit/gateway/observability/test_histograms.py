@@ -8,6 +8,7 @@ from prometheus_client import Histogram as Theirs
 from prometheus_client.exposition import generate_latest
 
 from gateway.observability.metrics.histograms import HistogramFamily
+from gateway.observability.metrics.instruments import Histograms
 
 BOUNDS = (0.001, 0.25, 1.0, 2.5, 100.0)
 
@@ -45,3 +46,8 @@ def test_a_bound_belongs_to_the_bucket_that_it_ends(seconds, bucket):
 def test_the_same_labels_are_the_same_series():
     family = HistogramFamily("h", "", ("tier",), bounds=BOUNDS)
     assert family.of("x") is family.of("x") is not family.of("y")
+
+
+def test_the_bounds_of_every_family_ascend():
+    for family in vars(Histograms()).values():
+        assert list(family._bounds) == sorted(set(family._bounds)), family.name
