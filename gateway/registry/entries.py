@@ -9,7 +9,7 @@ import json
 import zlib
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -125,12 +125,14 @@ class View:
         changed = set()
         for kind, sections in declared.items():
             before, after = self._declared[kind], _entries(kind, sections)
-            self._declared[kind] = after
-            self._sorted[kind] = sorted({*self._written[kind], *after})
+            self._declared[kind], written = after, self._written[kind]
+            for name in (before.keys() ^ after.keys()) & written.keys():
+                written[name] = replace(written[name], origin=self._origin(kind, name))
+            self._sorted[kind] = sorted({*written, *after})
             changed |= {
                 (kind, name)
                 for name in {*before, *after}
-                if name not in self._written[kind] and _etag(before.get(name)) != _etag(after.get(name))
+                if name not in written and _etag(before.get(name)) != _etag(after.get(name))
             }
         return frozenset(changed)
 
@@ -147,13 +149,17 @@ class View:
         self._written[kind][name] = Entry(
             kind,
             name,
-            "overridden" if self.is_declared(kind, name) else "admin",
+            self._origin(kind, name),
             document.version,
             str(document.version),
             MappingProxyType(dict(document.body)),
             section,
         )
         return True
+
+    def _origin(self, kind: str, name: str) -> Origin:
+        """Where an entry of the API stands."""
+        return "overridden" if self.is_declared(kind, name) else "admin"
 
     def _unwrote(self, kind: str, name: str) -> bool:
         if self._written[kind].pop(name, None) is None:

@@ -64,6 +64,13 @@ async def test_an_entry_of_the_api_hides_the_declared_one_whole_until_it_is_dele
     assert (alice.origin, alice.body) == ("declared", {"weight": 5.0})
 
 
+async def test_an_entry_of_the_api_is_its_own_while_the_file_has_none(registry):
+    await registry.changes.patch("tenants", "alice", {"weight": 9}, actor="ann")
+    for tenants, origin in (({"bob": {}}, "admin"), ({"alice": {}}, "overridden")):
+        registry.redeclare(declared(tenants=tenants))
+        assert registry.get("tenants", "alice").origin == origin
+
+
 async def test_what_only_the_file_declares_cannot_be_deleted_but_a_key_of_it_can_be_revoked(registry):
     with pytest.raises(DeclaredInFile):
         await registry.changes.delete("tenants", "alice", actor="ann")
