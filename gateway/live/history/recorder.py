@@ -280,7 +280,9 @@ class HistoryRecorder:
         now = self._clock()
         slot, before = int(now / STEP_S), self._slot
         is_early, self._is_early = self._is_early, False
-        if slot == before or is_early:
+        if slot <= before or is_early:
+            # Where the clock was set back, both are earlier, and the slot that begins has what was counted since.
+            self._begun_at, self._slot = min(self._begun_at, now), min(before, slot)
             return
         # Of a longer time, because looks came late, the mean: in all of its slots, or in the last where they are many.
         elapsed_s, self._begun_at, self._slot = now - self._begun_at, now, slot

@@ -84,6 +84,15 @@ def near(value):
     return pytest.approx(value, rel=0.095)
 
 
+async def test_a_clock_that_is_set_back_is_no_failure():
+    process = Process()
+    process.served = {"a": (0.0, 0)}
+    for at, tokens in ((1, 0), (10, 100), (20, 200), (19.9, 300), (20, 400), (30, 500)):
+        process.served["a"] = (1.0 * tokens, tokens)
+        await process.look(at)
+    assert await process.series("tenant:a", "tokens") == {0: near(100), 10: near(200), 20: near(100)}, "the slot again"
+
+
 async def test_a_slot_has_what_was_served_and_ended_in_it():
     process = Process()
     process.served = {"a": (500.0, 1000), "b": (1.0, 1)}
