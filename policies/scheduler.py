@@ -344,7 +344,7 @@ class Scheduler:
         if self._sessions is not None:
             self._sessions.removed(leaving)
             if tiers or groups or any(before[each.id] != each for each in changed if before[each.id] or each.group_id):
-                self._sessions.rearrange()
+                self._sessions.ledger.held.rearrange()
         self._preemption.tiers_changed()
         if tiers or tiers_removed:
             self._shedding.tiers_changed()

@@ -6,7 +6,6 @@ from backends.engine.engine import Engine, Leap, StepResult
 from backends.engine.http.exposition import EngineMeters
 from backends.metrics import EngineMetrics, EngineSteps
 from backends.step_times import StepTimes
-from policies.step_time.model import StepTime
 
 
 class ScrapedSteps:
@@ -18,17 +17,7 @@ class ScrapedSteps:
         self._engine = engine
         self._meters = EngineMeters()
         self._finished = 0
-        self._learner = StepTimes(backend_id)
-
-    @property
-    def step_time(self) -> StepTime | None:
-        """The present estimate of the engine's step time; None while there is none."""
-        return self._learner.step_time
-
-    @property
-    def tokens_max(self) -> int | None:
-        """The most tokens that one step of the engine computes, learnt from the counters; None while unknown."""
-        return self._learner.tokens_max
+        self.learnt = StepTimes(backend_id)
 
     def ended(self, report: StepResult) -> None:
         """Count a step that has ended."""
@@ -53,4 +42,4 @@ class ScrapedSteps:
             requests_waiting=gauges.requests_waiting,
             requests_finished_total=self._finished,
         )
-        self._learner.scraped(EngineMetrics(kv_used_ratio=gauges.kv_used_ratio, engine_steps=(steps,)), now=now)
+        self.learnt.scraped(EngineMetrics(kv_used_ratio=gauges.kv_used_ratio, engine_steps=(steps,)), now=now)

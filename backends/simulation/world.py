@@ -420,7 +420,7 @@ class World:
         gauges = slot.engine.snapshot()
         tokens_max, step_time = self._steps.tokens_max, self._steps.time
         if slot.scrapes is not None:
-            tokens_max, step_time = slot.scrapes.tokens_max, slot.scrapes.step_time
+            tokens_max, step_time = slot.scrapes.learnt.tokens_max, slot.scrapes.learnt.step_time
         return BackendLoad(
             backend_id=slot.backend_id,
             kv_tokens_max=slot.engine.kv_tokens_max,

@@ -78,26 +78,21 @@ class _RecentUses:
         self.loads: dict[str, _Load] = {}
         """By backend that has any work. `requests` is up to the caller."""
         self._window: deque[_BackendUse] = deque()
-        self._prefix_of: dict[int, _Prefix] = {}  # block -> the prefix that it is part of
-
-    def prefix_of(self, block: int) -> _Prefix | None:
-        """The prefix that the block is part of; None: it is in no use of the window."""
-        return self._prefix_of.get(block)
+        self.prefix_of: dict[int, _Prefix] = {}
+        """The prefix in use of which a block is part, by block."""
 
     def join(self, prefix: _Prefix, blocks: Sequence[int]) -> _Prefix:
         """Add these blocks to the prefix, and return it."""
         for block in blocks:
-            if self._prefix_of.get(block) is not prefix:
-                self._prefix_of[block] = prefix
+            if self.prefix_of.get(block) is not prefix:
+                self.prefix_of[block] = prefix
                 prefix.blocks.append(block)
         return prefix
 
     def expire(self, now: float) -> None:
         """Drop uses that are too old, or too many."""
         window = self._window
-        while window and (
-            window[0].at <= now - WINDOW_S or len(window) > USES_MAX or len(self._prefix_of) > BLOCKS_MAX
-        ):
+        while window and (window[0].at <= now - WINDOW_S or len(window) > USES_MAX or len(self.prefix_of) > BLOCKS_MAX):
             self.discount(window.popleft())
 
     def add(self, use: _BackendUse) -> None:
@@ -117,8 +112,8 @@ class _RecentUses:
         self.drop_idle(use.backend_id)
         if not use.prefix.uses:
             for block in use.prefix.blocks:
-                if self._prefix_of.get(block) is use.prefix:
-                    del self._prefix_of[block]
+                if self.prefix_of.get(block) is use.prefix:
+                    del self.prefix_of[block]
 
     def _change(self, use: _BackendUse, sign: int) -> None:
         """Update a prefix, and its part in the loads of its backends, for one use more or less (`sign`)."""
@@ -195,7 +190,7 @@ class Preble(ArrivalPlacement):
 
     def _exploited(self, request: Request, matched: int) -> _Prefix:
         """The prefix to which the known part of the prompt belongs; the new part, which is smaller, joins it."""
-        prefix = self._window.prefix_of(request.prefix[matched - 1])
+        prefix = self._window.prefix_of.get(request.prefix[matched - 1])
         if prefix is None:  # it left the window unused, but is still cached
             return self._window.join(_Prefix(matched * request.prefix_block_tokens), request.prefix)
         return self._window.join(prefix, request.prefix[matched:])

@@ -210,10 +210,6 @@ class SessionGate:
 
     # -- tenants -----------------------------------------------------------------------------------------------
 
-    def rearrange(self) -> None:
-        """Tiers, groups, or the place of a tenant among them have changed."""
-        self.ledger.held.rearrange()
-
     def removed(self, tenants: Iterable[Tenant]) -> None:
         """These tenants are gone, and nothing of them waits."""
         for tenant in tenants:

@@ -62,31 +62,24 @@ class AgentCosts:
     """A predictor of an agent's cost, by the recent agents of its tenant. Mutable."""
 
     def __init__(self) -> None:
-        self._means: dict[str, float] = {}  # of recent agents, by tenant
+        self.means: dict[str, float] = {}
+        """The mean of recent agents, by tenant."""
 
     def predicted(self, request: Request) -> float:
         """The total cost of the agent whose first request this is."""
-        known = self._means.get(request.tenant_id)
+        known = self.means.get(request.tenant_id)
         if known is not None:
             return known
         return call_cost(request.prompt_tokens, min(request.output_tokens_max, FIRST_OUTPUT_TOKENS * request.choices))
 
     def ended(self, tenant_id: str, cost: float) -> None:
         """An agent of the tenant has cost so much; nothing is learnt from one without cost."""
-        before = self._means.get(tenant_id)
+        before = self.means.get(tenant_id)
         if cost:
-            self._means[tenant_id] = cost if before is None else (MEMORY * before + cost) / (MEMORY + 1)
-
-    def mean(self, tenant_id: str) -> float | None:
-        """Of the tenant's recent agents; None: none has ended."""
-        return self._means.get(tenant_id)
-
-    def know(self, tenant_id: str, mean: float) -> None:
-        """Go on from what was known elsewhere."""
-        self._means[tenant_id] = mean
+            self.means[tenant_id] = cost if before is None else (MEMORY * before + cost) / (MEMORY + 1)
 
     def forget(self, tenant_id: str) -> None:
-        self._means.pop(tenant_id, None)
+        self.means.pop(tenant_id, None)
 
 
 class AgentTags(Fairness):
@@ -155,7 +148,7 @@ class AgentTags(Fairness):
         self._advance(now)
         to._advance(now)
         agents = [agent for name, agent in self._agents.items() if name.tenant_id == tenant_id]
-        mean = self.costs.mean(tenant_id)
+        mean = self.costs.means.get(tenant_id)
         super().hand_over(tenant_id, to, now)
         for agent in agents:
             agent.tag += to._virtual - self._virtual
@@ -163,7 +156,7 @@ class AgentTags(Fairness):
             if agent.leaves_at is not None:
                 heappush(to._leaving, (agent.leaves_at, next(to._numbers), agent))
         if mean is not None:
-            to.costs.know(tenant_id, mean)
+            to.costs.means[tenant_id] = mean
 
     def forget(self, tenant_id: str) -> None:
         super().forget(tenant_id)

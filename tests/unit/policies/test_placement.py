@@ -231,4 +231,4 @@ def test_prebles_window_is_bounded(monkeypatch, limit):
     for number in range(50):
         placement.assign(make_request(f"r{number}", 100, 10 * number, 10 * number + 1), workers(x=0))
     assert len(placement._window._window) <= 6
-    assert len(placement._window._prefix_of) <= 12
+    assert len(placement._window.prefix_of) <= 12
