@@ -12,6 +12,7 @@ from policies.fairness.drr import DeficitRoundRobin
 from policies.queues import ArrivalOrder
 from policies.reservation import Reservation
 from policies.types import Request, Usage
+from tests.examples import examples
 
 
 class EverybodyVisited:
@@ -61,7 +62,8 @@ def entry(tenant_id, *, is_prepaid=False):
     return InFlight(request, "gpu", Reservation("default", 1, 1), 1, 1, Usage(1, 0, 0), is_prepaid=is_prepaid)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(examples(60)))
 def test_the_order_is_that_of_the_rule_written_out(seed):
     """Joining, leaving, debts of many rounds, refunds, tenants that may not go, and such that go before their turn."""
     rng = Random(seed)

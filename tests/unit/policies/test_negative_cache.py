@@ -59,10 +59,11 @@ def test_a_pool_sends_the_same_whether_it_remembers_refusals_or_not(make_pool, m
     assert history(make_pool, seed, loads, kv_rule=kv_rule) == remembered
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("loads", [LOADS, BUSY_LOADS], ids=["memory", "prompts"])
 def test_what_is_known_of_a_request_by_its_id_is_what_asking_anew_finds(make_pool, monkeypatch, loads):
     def histories():
-        return [history(make_pool, seed, loads, progress=True) for seed in range(3)]
+        return [history(make_pool, seed, loads, progress=True) for seed in range(examples(6))]
 
     by_id = histories()
     monkeypatch.setattr(NegativeCache, "is_refused_still", lambda _self, *_request, **_when: False)

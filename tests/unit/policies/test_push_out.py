@@ -7,6 +7,7 @@ import pytest
 from policies.admission import BoundedQueues
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Group, Outcome, Reason, Reject, Request, Tenant, Tier
+from tests.examples import examples
 
 QUEUED_MAX = 12
 FULL = [BackendLoad("gpu", requests_running_max=1)]
@@ -129,8 +130,9 @@ def plain_victim(scheduler, newcomer, of_bytes):
     raise AssertionError
 
 
+@pytest.mark.drawn
 @pytest.mark.interpreted
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(12)))
 def test_it_is_the_victim_of_the_rule_written_out(seed, monkeypatch):
     rng, now = Random(seed), 0.0
     tiers = [Tier("gold", weight=2.0, priority=1), Tier("default"), Tier("plain")]

@@ -10,6 +10,7 @@ from policies.due_times import first_token_due_at
 from policies.scheduler import Scheduler
 from policies.slo.shedding import NOTED_MAX, PARTS, Shedding
 from policies.types import BackendLoad, Dispatch, Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage
+from tests.examples import examples
 
 TIERS = [Tier("gold", priority=2), Tier("default"), Tier("low", priority=-1), Tier("spot", priority=-2)]
 TIERS.append(Tier("flood", priority=-2))
@@ -53,8 +54,9 @@ def envelope(rng):
     return rng.choice([None, SloEnvelope(ttft_s=rng.uniform(0.1, 20.0)), SloEnvelope(tpot_s=0.1)])
 
 
+@pytest.mark.drawn
 @pytest.mark.interpreted
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(36)))
 @pytest.mark.parametrize("placement", [None, PolicyChoice("round-robin")])
 def test_it_is_the_victim_of_the_rule_written_out(seed, placement, monkeypatch):
     rng, now = Random(seed), 0.0
