@@ -1,6 +1,7 @@
 """An observer changes nothing and sees what the judges see."""
 
 from functools import cache
+from unittest import mock
 
 import pytest
 
@@ -21,8 +22,10 @@ from tests.simulation.checkers import RunWatch
 from tests.simulation.recording import Polled, Recorder
 from tests.simulation.run_accounts import RunAccounts
 
+SECONDS, WINDOW_S = 25, 25.0
 
-def flood(seconds=40):
+
+def flood(seconds=SECONDS):
     """Two tenants that always wait, one with long answers and one with short ones, and a third now and then."""
     for number in range(seconds * 10):
         yield Arrival("long", number / 10, 60, 200, 256)
@@ -32,7 +35,7 @@ def flood(seconds=40):
 
 
 @cache
-def observed(fairness="vtc", tenants=(), seconds=40):
+def observed(fairness="vtc", tenants=(), seconds=SECONDS):
     """A run with an observer, and the decisions and judge of the same run."""
     tenants = {tenant.id: tenant for tenant in tenants}
     scheduler = Scheduler(fairness=FAIRNESS[fairness], wait_s_max=1e9, share_ratio_max=1.0)
@@ -52,7 +55,8 @@ def observed(fairness="vtc", tenants=(), seconds=40):
         exposure=exposure,
         timeline=timeline,
     )
-    list(World(observer, engines, requests_running_max=256).run(flood(seconds)))
+    with mock.patch("gateway.simulate.observer.SHARE_WINDOW_S", WINDOW_S):
+        list(World(observer, engines, requests_running_max=256).run(flood(seconds)))
     return observer, judge, exposure, [entry for entry in decisions if isinstance(entry, Polled)]
 
 

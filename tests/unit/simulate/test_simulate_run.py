@@ -24,19 +24,38 @@ def _elsewhere(monkeypatch, tmp_path):
     monkeypatch.delenv("FAIRLEAD_CONFIG", raising=False)
 
 
-@pytest.fixture
-def trace(tmp_path):
-    """A tenant that floods, one that asks now and then, and one with a name that means mischief."""
+def write_trace(folder: Path, count: int = 240) -> str:
+    """A tenant that floods with so many calls, one that asks now and then, and one whose name means mischief."""
     lines = []
-    for number in range(240):
+    for number in range(count):
         lines.append({"arrival_s": number / 8, "tenant": "loud", "prompt_tokens": 100, "output_tokens": 120})
         if number % 8 == 0:
             lines.append({"arrival_s": number / 8, "tenant": "quiet", "prompt_tokens": 40, "output_tokens": 30})
         if number % 40 == 0:
             lines.append({"arrival_s": number / 8, "tenant": HOSTILE, "prompt_tokens": 10, "output_tokens": 10})
-    path = tmp_path / "trace.jsonl"
+    path = folder / "trace.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return str(path)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return write_trace(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The report of a trace beside it, in a folder that had a page and notes before."""
+    folder = tmp_path_factory.mktemp("reported")
+    (folder / "report").mkdir()
+    (folder / "report/index.html").write_text("before")
+    (folder / "report/notes.txt").write_text("mine")
+    draw(write_trace(folder, 24), folder / "report")
+    return folder / "report"
+
+
+def draw(trace: str, folder: Path) -> None:
+    assert run("--trace", trace, "--policy", "vtc", "--report", folder).exit_code == 0
 
 
 def run(*arguments: str):
@@ -103,19 +122,20 @@ def test_every_combination_of_what_is_given_several_times_is_tried(trace):
     assert bounds[1] - bounds[0] >= 400
 
 
-def test_a_policy_promises_a_bound_or_is_known_to_promise_none(trace):
+def test_a_policy_promises_a_bound_or_is_known_to_promise_none(tmp_path):
     without = {name for name in FAIRNESS if BOUNDS[name] is None}
     assert {"fifo", "lcf"} <= without < set(FAIRNESS)
-    found = figures("--trace", trace, "--price", "extend", *(word for name in FAIRNESS for word in ("--policy", name)))
+    policies = [word for name in FAIRNESS for word in ("--policy", name)]
+    found = figures("--trace", write_trace(tmp_path, 120), "--price", "extend", *policies)
     assert {name for name, run_ in found.items() if run_["difference_bound"] is None} == without
     for run_ in found.values():
         assert run_["difference_max"] <= (run_["difference_bound"] or float("inf"))
-        assert run_["served"] == 240 + 30 + 6
+        assert run_["served"] == 120 + 15 + 3
 
 
 def test_weights_share_by_weight(trace, tmp_path):
     path = tmp_path / "two.csv"
-    rows = [f"{client},{number / 20},100,100\n" for number in range(800) for client in ("heavy", "light")]
+    rows = [f"{client},{number / 20},100,100\n" for number in range(400) for client in ("heavy", "light")]
     path.write_text("client,arrival_s,prompt_tokens,output_tokens\n" + "".join(rows))
     (tmp_path / "weights").write_text("# by contract\nheavy=3\n\n")
     typed = figures("--trace", path, "--weights", "heavy=3")["vtc"]
@@ -180,19 +200,16 @@ def test_prefixes_that_come_again_are_found_in_the_cache(tmp_path):
         assert found["hit_ratio"] == pytest.approx((1 + 1 + 17 * 3) / 80, abs=0.03)
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_others(trace, tmp_path):
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(report, tmp_path):
+    draw(str(report.parent / "trace.jsonl"), tmp_path / "again")
+    again = files(tmp_path / "again")
+    assert again == {name: body for name, body in files(report).items() if name != "notes.txt"}
+    plots = {f"vtc-{plot}.svg" for plot in ("service", "difference", "ttft", "occupancy")}
+    assert set(again) == {"index.html", "findings.json"} | plots
     csv = tmp_path / "untold.csv"
     csv.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "2023-11-16 18:15:46.68,374,44\n" * 60)
-    for number in range(2):
-        result = run("--trace", csv, "--policy", "fifo", "--seed", 1, "--report", f"report{number}")
-        assert result.exit_code == 0
-    first, second = (files(tmp_path / f"report{number}") for number in range(2))
-    assert first == second
-    one, other = (figures("--trace", csv, "--policy", "fifo", "--seed", seed) for seed in (1, 2))
-    assert one != other
-    assert set(first) == {"index.html", "findings.json"} | {
-        f"fifo-{plot}.svg" for plot in ("service", "difference", "ttft", "occupancy")
-    }
+    one, same, other = (figures("--trace", csv, "--policy", "fifo", "--seed", seed) for seed in (1, 1, 2))
+    assert one == same != other
 
 
 class Page(HTMLParser):
@@ -211,9 +228,8 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_the_report_needs_nothing_else_and_no_name_becomes_markup(trace, tmp_path):
-    assert run("--trace", trace, "--policy", "vtc", "--report", "report").exit_code == 0
-    page = Page((tmp_path / "report/index.html").read_text())
+def test_the_report_needs_nothing_else_and_no_name_becomes_markup(report):
+    page = Page((report / "index.html").read_text())
     assert page.tags >= {"table", "svg"}
     assert not page.tags & {"script", "link", "img", "iframe", "object"}
     assert all(link.startswith("#") for link in page.links)
@@ -228,29 +244,25 @@ def test_a_trace_of_one_call_is_drawn_too(tmp_path):
     assert "_a" in (tmp_path / "report/fifo-ttft.svg").read_text()
 
 
-def test_a_report_takes_its_place_among_files_that_are_there(trace, tmp_path):
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report/index.html").write_text("before")
-    (tmp_path / "report/notes.txt").write_text("mine")
-    assert run("--trace", trace, "--report", "report").exit_code == 0
-    after = files(tmp_path / "report")
+def test_a_report_takes_its_place_among_files_that_are_there(report):
+    after = files(report)
     assert after["notes.txt"] == b"mine"
     assert after["index.html"].startswith(b"<!doctype html>")
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".report")]
+    assert sorted(path.name for path in report.parent.iterdir()) == ["report", "trace.jsonl"]
 
 
-def test_a_bad_line_writes_nothing_and_leaves_the_report_as_it_was(trace, tmp_path):
-    assert run("--trace", trace, "--report", "report").exit_code == 0
-    before = files(tmp_path / "report")
+def test_a_bad_line_writes_nothing_and_leaves_the_report_as_it_was(trace, tmp_path, report):
+    before = files(report)
     with Path(trace).open("a") as file:
         file.write('{"arrival_s": 31, "tenant": "loud", "prompt_tokens": -5}\n')
-    result = run("--trace", trace, "--policy", "vtc", "--policy", "fifo", "--report", "report")
+    result = run("--trace", trace, "--policy", "vtc", "--policy", "fifo", "--report", report)
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr == f"{trace}:277: prompt_tokens must be a whole number from 1 to 10000000\n"
-    assert files(tmp_path / "report") == before
+    assert files(report) == before
+    assert sorted(path.name for path in report.parent.iterdir()) == ["report", "trace.jsonl"]
     assert run("--trace", trace, "--report", "another").exit_code == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report", "trace.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -325,16 +337,15 @@ def test_a_terminal_is_shown_a_bar_and_a_file_is_not(trace, tmp_path, monkeypatc
     assert "\x1b[" not in table
 
 
-@pytest.fixture
-def departments(tmp_path):
-    """A department of five tenants, another of one, and a tenant of none: each tenant asks for as much."""
+def write_departments(folder: Path, count: int) -> str:
+    """A department of five tenants, another of one, and a tenant of none: each tenant makes so many calls."""
     names = [*(f"many/{letter}" for letter in "abcde"), "few/f", "alone"]
     calls = [
         {"arrival_s": at / 8, "tenant": name, "prompt_tokens": 90, "output_tokens": 80}
-        for at in range(400)
+        for at in range(count)
         for name in names
     ]
-    path = tmp_path / "departments.jsonl"
+    path = folder / "departments.jsonl"
     path.write_text("".join(json.dumps(call) + "\n" for call in calls))
     return str(path)
 
@@ -342,32 +353,33 @@ def departments(tmp_path):
 ENGINE = ("--requests-running-max", "8", "--speed", "4")
 
 
-def test_a_groups_shares_are_shown_and_do_not_grow_with_its_tenants(departments, tmp_path):
+def test_a_groups_shares_are_shown_and_do_not_grow_with_its_tenants(tmp_path):
     (tmp_path / "short.yaml").write_text("queue: {wait_s_max: 20}\n")
-    options = ("--trace", departments, *ENGINE, "--config", "short.yaml")
-    assert "groups" not in figures(*options)["vtc"]
+    options = ("--trace", write_departments(tmp_path, 400), *ENGINE, "--config", "short.yaml")
     found = figures(*options, "--group-by", "name")["vtc"]["groups"]
     assert {name: group["tenants"] for name, group in found.items()} == {"many": 5, "few": 1, "(no group)": 1}
     assert sum(group["share"] for group in found.values()) == pytest.approx(1.0)
     assert found["few"]["share"] == pytest.approx(found["(no group)"]["share"], rel=0.1)
     assert found["many"]["share"] < 1.5 * found["few"]["share"], "five times as many tenants"
+    write_departments(tmp_path, 10)
+    assert "groups" not in figures(*options)["vtc"]
     shown = run(*options, "--group-by", "name:/").stdout
     assert "groups: 3, by the rule name:/" in shown
     assert re.search(r"^\| vtc: group +\|.*share", shown, re.MULTILINE)
 
 
-def test_groups_are_those_of_the_configuration_unless_a_rule_says_otherwise(departments, tmp_path):
+def test_groups_are_those_of_the_configuration_unless_a_rule_says_otherwise(tmp_path):
     config = {
         "auth": {"mode": "keys", "secret": "0123456789abcdef"},
         "groups": {"red": {"weight": 3}},
         "tenants": {"many/a": {"group": "red"}, "many/b": {}},
     }
     (tmp_path / "groups.yaml").write_text(json.dumps(config))
-    found = figures("--trace", departments, *ENGINE, "--config", "groups.yaml")["vtc"]["groups"]
+    found = figures("--trace", write_departments(tmp_path, 10), *ENGINE, "--config", "groups.yaml")["vtc"]["groups"]
     assert (found["red"]["tenants"], found["red"]["weight"]) == (1, 3)
 
 
-def test_a_rule_for_groups_that_there_is_not_is_an_error(departments):
-    result = run("--trace", departments, "--group-by", "colour")
+def test_a_rule_for_groups_that_there_is_not_is_an_error(trace):
+    result = run("--trace", trace, "--group-by", "colour")
     assert result.exit_code == 1
     assert "there is no rule 'colour' for groups (there is: name[:SEPARATOR])" in result.stderr
