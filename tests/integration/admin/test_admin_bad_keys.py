@@ -15,8 +15,8 @@ from gateway.identity.auth import KEY_CHARS_MAX, Authenticator, Unauthorized
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.throttle import ADDRESSES_MAX, FAILURES_BURST, FailureThrottle
 
-TRIES = 100_000
-TRIES_OVER_HTTP = 4_000
+TRIES_OVER_HTTP = 2_400
+OBJECTS_MAX = 2_000  # fewer than one for each try
 PIPELINED = 200
 TIMES_MAX = 1.25  # slower or faster than an unknown key that another may look, in the median
 
@@ -113,9 +113,9 @@ async def test_an_address_that_fails_over_and_over_is_told_to_wait_and_a_right_k
     assert (await api.get("/tenants")).status == 200
 
 
-def test_a_hundred_thousand_bad_keys_from_as_many_addresses_leave_no_more_memory_than_the_limit():
+def test_bad_keys_from_more_addresses_than_are_remembered_leave_no_more_memory_than_the_limit():
     ring, throttle = KeyRing(b"0123456789abcdef"), FailureThrottle()
-    for number in range(TRIES):
+    for number in range(ADDRESSES_MAX + 5_000):
         assert ring.find(f"fl-{number}") is None
         throttle.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", float(number))
     assert len(throttle._buckets._buckets) == ADDRESSES_MAX
@@ -141,7 +141,7 @@ async def test_thousands_of_bad_keys_leave_no_objects_no_tenant_and_no_series_be
     objects = len(gc.get_objects())
     await asyncio.gather(*(try_keys(TRIES_OVER_HTTP // 4) for _ in range(4)))
     gc.collect()
-    assert len(gc.get_objects()) - objects < 2_000
+    assert len(gc.get_objects()) - objects < OBJECTS_MAX
     assert (await api.get("/state/tenants")).json["items"] == []
     after = (await api.get("/metrics")).body.decode().splitlines()
     assert len(after) - before < 60, [line for line in after if "unknown" in line or "401" in line][:20]
