@@ -37,7 +37,7 @@ def server(tmp_path_factory):
 
 def store(tmp_path, url, **redis):
     given = {"url": url, "username": "fairlead", "password": PASSWORD, **redis}
-    made = make_store(StateSection(file=tmp_path / "state.db", redis={**given, "timeout_ms": 300}), None)
+    made = make_store(StateSection(file=tmp_path / "state.db", redis={**given, "timeout_ms": 5_000}), None)
     assert isinstance(made, MirroredStore)
     return made
 
