@@ -30,6 +30,7 @@ from gateway.http.request import UNREAD_BYTES_MAX
 from gateway.http.request_ids import RequestIds
 from gateway.http.response import PIECE_BYTES, Response
 from gateway.http.server import GatewayServer
+from tests.examples import examples
 
 BODY_MAX = 1 << 20
 PROBE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -396,7 +397,8 @@ async def test_every_request_gets_what_the_table_says():
     assert results == {name: expected for name, (_data, expected) in TABLE.items()}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(examples(12)))
 async def test_it_does_not_matter_what_comes_in_one_read(seed):
     rng = Random(seed)
     for name, (data, expected) in TABLE.items():
@@ -427,7 +429,8 @@ SHORT = [data for data, _ in TABLE.values() if len(data) < 1000]
 TAKEN = [data for data, expected in TABLE.values() if len(data) < 1000 and expected == OK]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(examples(12)))
 async def test_bytes_that_were_changed_raise_nothing_and_are_read_in_one_way(seed):
     rng, failures = Random(seed), []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))

@@ -20,6 +20,7 @@ from policies.facts import LoadChanged, Measured, Progressed
 from policies.prediction import Oracle
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Request, Tenant, Usage
+from tests.examples import examples
 from tests.simulation.recording import Recorder
 
 SPECS = [BackendSpec(f"gpu-{number}", f"http://gpu-{number}", pool=f"pool-{number % 2}") for number in range(4)]
@@ -135,7 +136,8 @@ async def test_a_backend_that_is_drained_or_comes_back_is_told_to_its_pool_alone
             ]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(examples(20)))
 def test_one_backend_measured_is_the_whole_set_with_the_others_as_they_were(seed):
     """The same random facts, told to the one scheduler by backend and to the other all at once: equal decisions."""
     rng, now = Random(seed), 0.0
