@@ -32,8 +32,9 @@ class Arrival:
     """A request that is going to arrive in a simulation. Only oracles (a prediction, or the engine's memory) use
     `output_tokens` in advance. `prefix` has chained hashes of the prompt's leading KV blocks, unless `of_session` makes
     them. The client disconnects `patience_s` seconds after the arrival if the last token has not come. One that
-    `waited_for` the arrival of that `number` comes `think_s` after its end, whenever `at_s` is. One that `came_before`
-    the simulation was waiting or running then: its first token is not measured.
+    `waited_for` the arrival of that `number` comes `think_s` after its end, whenever `at_s` is. Of the arrivals of one
+    `loop` the first to end counts as the one of the least number. One that `came_before` the simulation was waiting or
+    running then: its first token is not measured.
     """
 
     tenant_id: str
@@ -52,6 +53,7 @@ class Arrival:
     parent_id: str | None = None
     ends_session: bool = False
     number: int | None = None
+    loop: int | None = None
     waited_for: int | None = None
     think_s: float = 0.0
     came_before: bool = False
@@ -79,6 +81,8 @@ class RequestRecord:
     tpot_envelope_s: float | None = None
     interruptions: int = 0
     came_before: bool = False
+    backend_id: str | None = None
+    """The engine that it was sent to last."""
     recomputed_tokens: int = 0
     """Tokens that were computed again because the request was interrupted."""
 

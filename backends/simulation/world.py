@@ -115,6 +115,7 @@ class World:
         self._arrivals: Iterator[Arrival] = iter(())
         self._upcoming: Arrival | None = None
         self._waiting: defaultdict[int, list[Arrival]] = defaultdict(list)  # by the number of what they wait for
+        self._of_loop: defaultdict[int, list[int]] = defaultdict(list)  # heaps: numbers of calls that have not ended
         self._thinking = 0  # clients that will call
         self._ended: list[RequestRecord] = []
         self._wakeup_at = inf
@@ -193,6 +194,8 @@ class World:
         )
         pace = None if arrival.envelope is None else AnswerPace(request)
         self._calls[request.id] = SimulatedCall(request, arrival, pace=pace)
+        if arrival.loop is not None and arrival.number is not None:
+            heappush(self._of_loop[arrival.loop], arrival.number)
         self._report_budgets(now)
         self._scheduler.submit(request, now)
         self._is_poll_due = True
@@ -390,8 +393,11 @@ class World:
 
     def _end(self, call: SimulatedCall, *, total_latency_s: float | None, rejected: Reason | None = None) -> None:
         del self._calls[call.request.id]
-        if call.arrival.number is not None:
-            for arrival in self._waiting.pop(call.arrival.number, ()):
+        number = call.arrival.number
+        if number is not None:
+            if call.arrival.loop is not None:  # it stands for the one of its loop that ended first
+                number = heappop(self._of_loop[call.arrival.loop])
+            for arrival in self._waiting.pop(number, ()):
                 self._thinking += 1
                 self._at(self.now + arrival.think_s, partial(self._call_again, arrival))
         arrived_at, first_at, pace = call.request.arrived_at, call.first_token_at, call.pace
@@ -408,6 +414,7 @@ class World:
                 tpot_envelope_s=None if pace is None else pace.tpot_envelope_s,
                 interruptions=call.interruptions,
                 came_before=call.arrival.came_before,
+                backend_id=None if call.slot is None else call.slot.backend_id,
                 recomputed_tokens=call.recomputed_tokens,
             )
         )

@@ -141,6 +141,7 @@ def simulate(
         quietest=quietest,
         groups=_grouped(tenants, {each: tenant_of(each).group_id for each in tenants}, groups),
         sessions=observer.session_findings(world.now),
+        engine_tpot_s=tally.engine_tpot_s(),
     )
 
 

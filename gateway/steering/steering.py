@@ -92,8 +92,9 @@ class Steering:
     def _engine_of(self, pool: str) -> EngineSpec:
         """The specification of engines like the backends of this pool, as their Scheduler knows them now."""
         overview = self._pools.overviews().get(pool)
-        views = [] if overview is None else [each for _, each in sorted(overview.backends.items())]
-        views = [each for each in views if each.available] or views
+        backends = {} if overview is None else dict(sorted(overview.backends.items()))
+        backends = {name: each for name, each in backends.items() if each.available} or backends
+        views, names = list(backends.values()), list(backends)
         if not views:
             return EngineSpec(engines=1, requests_running_max=256, kv_tokens_max=None)
         tokens = [each.tokens_limit for each in views if each.tokens_limit is not None]
@@ -103,6 +104,7 @@ class Steering:
             engines=min(len(views), ENGINES_MAX),
             requests_running_max=max(1, sum(each.requests_limit for each in views) // len(views)),
             kv_tokens_max=sum(tokens) // len(tokens) if tokens else None,
+            names=names[:ENGINES_MAX],
         )
         if model is not None:
             spec.base_s, spec.token_s = model.base_s, model.token_s

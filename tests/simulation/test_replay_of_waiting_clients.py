@@ -120,6 +120,26 @@ def test_a_call_waits_for_its_end_also_where_no_other_runs_or_comes_meanwhile():
     assert second.arrived_at == pytest.approx(first.total_latency_s + 30.0)
 
 
+def test_of_clients_that_are_alike_the_first_to_end_makes_the_call_that_came_first():
+    """Of two engines the calls end in the other order; the call after the first end comes after the short one."""
+    short, long = 9, 900
+
+    def after(**loop):
+        calls = [
+            Arrival("flood", 0.0, 90, long, long, number=0, **loop),
+            Arrival("flood", 0.0, 90, short, short, number=1, **loop),
+            Arrival("flood", 0.0, 90, 5, 5, number=2, waited_for=0, think_s=1.0, **loop),
+            Arrival("flood", 0.0, 90, 6, 6, number=3, waited_for=1, think_s=2.0, **loop),
+        ]
+        return {each.output_tokens: each for each in played(World, REAL, calls)}
+
+    alike, apart = after(loop=0), after()
+    assert alike[5].arrived_at == pytest.approx(alike[short].total_latency_s + 1.0)
+    assert alike[6].arrived_at == pytest.approx(alike[5].arrived_at + alike[5].total_latency_s + 2.0)
+    assert apart[5].arrived_at == pytest.approx(apart[long].total_latency_s + 1.0)
+    assert apart[6].arrived_at == pytest.approx(apart[short].total_latency_s + 2.0)
+
+
 def test_the_first_token_of_what_came_before_is_not_measured():
     calls = [Arrival("flood", 0.0, 90, 9, 9, came_before=each) for each in (True, False, False)]
     tally = Tally(LinearPrice(), Timeline())

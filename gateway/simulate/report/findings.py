@@ -120,6 +120,8 @@ class Findings:
     """
     sessions: SessionFindings | None = None
     """None: no call was of a session."""
+    engine_tpot_s: Mapping[str, float] = field(default_factory=dict)
+    """The seconds per output token after the first, by engine."""
 
 
 @dataclass(frozen=True, slots=True)

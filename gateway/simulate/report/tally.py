@@ -39,8 +39,8 @@ class Tally:
         self._timeline = timeline
         self.tenants: defaultdict[str, TenantTally] = defaultdict(lambda: TenantTally(timeline))
         self.ended_at = 0.0
-        self._writing_s = 0.0  # from each served request's first token to its last
-        self._later_tokens = 0  # those after its first
+        self._writing_s: defaultdict[str, float] = defaultdict(float)  # by engine, from first tokens to last ones
+        self._later_tokens: Counter[str] = Counter()  # by engine, those after the first ones
 
     def add(self, record: RequestRecord, *, now: float) -> None:
         """Add a request that ends now."""
@@ -57,8 +57,9 @@ class Tally:
         tenant.served += 1
         tenant.prompt_tokens += record.prompt_tokens
         tenant.output_tokens += record.output_tokens
-        self._writing_s += record.total_latency_s - record.first_token_latency_s
-        self._later_tokens += record.output_tokens - 1
+        engine = record.backend_id or ""
+        self._writing_s[engine] += record.total_latency_s - record.first_token_latency_s
+        self._later_tokens[engine] += record.output_tokens - 1
         arrived_at = record.arrived_at
         worth = self._price.service(record.prompt_tokens, 0, record.output_tokens)
         self._timeline.spread(
@@ -76,7 +77,12 @@ class Tally:
 
     def tpot_s(self) -> float | None:
         """Seconds per output token after the first, in the mean over all tokens of served requests."""
-        return self._writing_s / self._later_tokens if self._later_tokens else None
+        tokens = self._later_tokens.total()
+        return sum(self._writing_s.values()) / tokens if tokens else None
+
+    def engine_tpot_s(self) -> dict[str, float]:
+        """The same of each engine that has written."""
+        return {engine: self._writing_s[engine] / tokens for engine, tokens in self._later_tokens.items() if tokens}
 
     def owed(self) -> float:
         """Service per second that tenants were owed, in the mean of the run's windows."""

@@ -79,6 +79,7 @@ class Replay:
                 program_id=call.program_id,
                 uses_tools=call.uses_tools,
                 number=call.number,
+                loop=call.loop,
                 waited_for=waited_for,
                 think_s=think_s / self.speed,
                 came_before=call.came_before,

@@ -25,8 +25,8 @@ class TraceCall:
     """One call of a trace, which is one line. `at_s` is a time in seconds on the trace's own clock; None: the trace
     does not say it. A call without output (refused, failed, left before its first token) has `output_tokens` 0 and
     cannot be simulated, because the length of its answer is unknown. One that `waited_for` the call of that `number`
-    came `think_s` after its end (gateway/steering/what_if/closed_loops.py); `at_s` is the time of the first call that
-    they all waited for.
+    came `think_s` after its end, or after the first end in its `loop` (gateway/steering/what_if/closed_loops.py);
+    `at_s` is the time of the first call that they all waited for.
 
     Of a session: one with `gap_s` comes so long after the end of the line before it of its session, or of the session
     `after` (session_turns.py). The prompt of one that is a `turn`, from 1, begins with all before it; `shared_tokens`
@@ -46,6 +46,7 @@ class TraceCall:
     prefix_block_tokens: float = 0.0
     patience_s: float | None = None
     number: int | None = None
+    loop: int | None = None
     waited_for: int | None = None
     think_s: float = 0.0
     came_before: bool = False
@@ -95,6 +96,7 @@ def own_call(fields: Fields) -> TraceCall:
         prefix_block_tokens=_number(fields, "prefix_block_tokens", above=0.0) if prefix else 0.0,
         patience_s=None if fields.get("patience_s") is None else _number(fields, "patience_s", above=0.0),
         number=None if fields.get("number") is None else _count(fields, "number"),
+        loop=None if fields.get("loop") is None else _count(fields, "loop"),
         waited_for=None if fields.get("waited_for") is None else _count(fields, "waited_for"),
         think_s=0.0 if fields.get("think_s") is None else _number(fields, "think_s"),
         came_before=_flag(fields, "came_before"),

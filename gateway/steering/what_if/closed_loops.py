@@ -4,6 +4,10 @@ A client that waits for its answer before it calls again would have called later
 is replayed when so much time has passed since the simulated end of the call before as had in the recording. All others
 are replayed at their times.
 
+Clients of a key that name no session are alike. Whichever of them has its answer first in the simulation makes the call
+that came after the first end in the recording: a client that is served slower leaves its next calls to the others, and
+no client runs out of calls before they do.
+
 A session names its client: each of its calls waits for the one that ended last. Calls without a session, and whole
 sessions, are told apart by key: there, each end makes a client idle, an arrival takes the one that is idle for longest,
 and one that stays idle for `patience_s` has left. Waiting clients call only while one is idle, all others whenever
@@ -61,9 +65,9 @@ def closed_loops(calls: Sequence[Mapping[str, Any]]) -> dict[int, Waited]:
         if not call["output_tokens"]:
             continue  # it was refused or failed: it is not replayed
         if call["program"] is None:
-            clients[call["tenant"], call["key"]].append(_item(calls, [index]))
+            clients[_key(call)].append(_item(calls, [index]))
         else:
-            sessions[call["tenant"], call["key"], call["program"]].append(index)
+            sessions[(*_key(call), call["program"])].append(index)
     for (tenant, key, _), indices in sessions.items():
         turns = _turns(calls, indices)
         if turns is None:
@@ -76,13 +80,29 @@ def closed_loops(calls: Sequence[Mapping[str, Any]]) -> dict[int, Waited]:
     return found
 
 
-def _item(calls: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> _Item:
-    last = max(indices, key=lambda each: _end(calls[each]))
-    return _Item(calls[indices[0]]["arrival_s"], _end(calls[last]), indices[0], last)
-
-
-def _end(call: Mapping[str, Any]) -> float:
+def ended_at(call: Mapping[str, Any]) -> float:
+    """The time at which the call ended; infinite while it runs."""
     return inf if call["is_running"] else float(call["arrival_s"] + call["took_s"])
+
+
+def loops_of_alike(calls: Sequence[Mapping[str, Any]], waited: Mapping[int, Waited]) -> dict[int, int]:
+    """The loop of each call, by index, whose client is like the others of the loop: those without a session of one key
+    are, where such a call waited for another.
+    """
+    waiting = [_key(calls[index]) for index in waited if calls[index]["program"] is None]
+    loops = {key: number for number, key in enumerate(dict.fromkeys(waiting))}
+    return {
+        index: loops[_key(call)] for index, call in enumerate(calls) if call["program"] is None and _key(call) in loops
+    }
+
+
+def _key(call: Mapping[str, Any]) -> tuple[str, str]:
+    return call["tenant"], call["key"]
+
+
+def _item(calls: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> _Item:
+    last = max(indices, key=lambda each: ended_at(calls[each]))
+    return _Item(calls[indices[0]]["arrival_s"], ended_at(calls[last]), indices[0], last)
 
 
 def _turns(calls: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> dict[int, Waited] | None:
@@ -90,16 +110,16 @@ def _turns(calls: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> dict[i
     while another of it runs, so that its id names no client.
     """
     found: dict[int, Waited] = {}
-    ends = deque(sorted(indices, key=lambda each: _end(calls[each])))
+    ends = deque(sorted(indices, key=lambda each: ended_at(calls[each])))
     ended: int | None = None
     overlapping = 0
     for number, index in enumerate(indices):
         at = calls[index]["arrival_s"]
-        while _end(calls[ends[0]]) <= at:
+        while ended_at(calls[ends[0]]) <= at:
             ended = ends.popleft()
         overlapping += len(indices) - len(ends) < number
         if ended is not None:
-            found[index] = Waited(ended, at - _end(calls[ended]))
+            found[index] = Waited(ended, at - ended_at(calls[ended]))
     return None if overlapping > OVERLAPPING_MAX * len(indices) else found
 
 

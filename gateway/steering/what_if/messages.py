@@ -25,7 +25,7 @@ SESSIONS_AS_THEY_ARE: Final = SessionsChanged()
 class EngineSpec(msgspec.Struct, kw_only=True):
     """The specification of the engines that are simulated in place of the pool's backends. `base_s` None: their step
     times are those of the default engine. `paces` has the step times of each engine, as multiples of those given here;
-    empty: all are equal.
+    empty: all are equal. `names` has the backend that each engine stands for; empty: it is not known.
     """
 
     engines: int
@@ -36,16 +36,17 @@ class EngineSpec(msgspec.Struct, kw_only=True):
     context_token_s: float = 0.0
     request_s: float = 0.0
     paces: list[float] = []
+    names: list[str] = []
 
 
 class InsteadSpec(msgspec.Struct, kw_only=True):
-    """The specification of a what-if's second simulation, which has the asked settings. It names its files and engines.
-    `trace` None: it has the same calls as the first simulation.
+    """The specification of a what-if's second simulation, which has the asked settings. It names its files, and the
+    number of engines that it has more. `trace` None: it has the same calls as the first simulation.
     """
 
     trace: str | None
     config: str
-    engine: EngineSpec
+    engines: int
 
 
 class WhatIfSpec(msgspec.Struct, kw_only=True):

@@ -25,7 +25,8 @@ from gateway.simulate.options import Holding
 from gateway.simulate.report.findings import Findings, Setting
 from gateway.simulate.report.series import LatencyHistogram
 from gateway.simulate.trace.traces import TraceError
-from gateway.steering.what_if.closed_loops import Waited, closed_loops
+from gateway.steering.what_if.changes import PlayedChanges
+from gateway.steering.what_if.closed_loops import Waited, closed_loops, ended_at, loops_of_alike
 from gateway.steering.what_if.messages import SESSIONS_AS_THEY_ARE, EngineSpec, SessionsChanged, WhatIfSpec
 from policies.types import Outcome
 
@@ -39,7 +40,7 @@ SCALE_LEAST: Final = 0.01  # a difference of step times below it is in the noise
 SCALE_MAX: Final = 10.0  # more is another machine: the setting says so
 TRUSTED_MAX: Final = 2.0  # chosen: a replay that is further from what happened says little of what would have
 TRUSTED_S: Final = 0.1  # times that differ by no more are alike for a reader
-TRUSTED_CALLS_MIN: Final = 20  # of a tenant: the median of fewer is chance
+TRUSTED_CALLS_MIN: Final = 20  # of a tenant or backend: what fewer say is chance
 
 
 def main(spec_file: Path) -> None:
@@ -58,12 +59,14 @@ def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
     waited = _written(Path(spec.trace), calls)
     coefficients = _coefficients(spec.engine)
     setting, run = _run(spec, coefficients, runs_before=0)
-    scale = 1.0
+    measured, scale = _backend_tpot_s(calls), 1.0
     for number in range(1, RESCALED_MAX + 1):
         by = _scale(happened["tpot_s"], run.figures.tpot_s)
-        if by is None:
+        paces = _paced(spec.engine, by or 1.0, measured, run.engine_tpot_s)
+        if by is None and paces == spec.engine.paces:
             break
-        scale *= by
+        scale *= by or 1.0
+        spec = replaced(spec, engine=replaced(spec.engine, paces=paces))
         setting, run = _run(spec, _scaled(coefficients, scale), runs_before=number)
     policies = [spec.policy] if spec.policy else []
     weights = [f"{tenant}={weight!r}" for tenant, weight in spec.weights.items()]
@@ -96,7 +99,8 @@ def _changed(spec: WhatIfSpec) -> WhatIfSpec:
     if instead.trace is not None:
         trace = Path(instead.trace)
         _written(trace, [orjson.loads(line) for line in trace.read_bytes().splitlines()])
-    return replaced(spec, trace=instead.trace or spec.trace, config=instead.config, engine=instead.engine)
+    engine = PlayedChanges(engines=instead.engines).engine(spec.engine)
+    return replaced(spec, trace=instead.trace or spec.trace, config=instead.config, engine=engine)
 
 
 def _run(
@@ -155,6 +159,31 @@ def _scale(measured_tpot_s: float | None, simulated_tpot_s: float | None) -> flo
         return None
     scale = min(SCALE_MAX, max(1 / SCALE_MAX, measured_tpot_s / simulated_tpot_s))
     return None if abs(scale - 1) < SCALE_LEAST else scale
+
+
+def _paced(engine: EngineSpec, by: float, measured: Mapping[str, float], simulated: Mapping[str, float]) -> list[float]:
+    """The paces with which a token takes as long at each engine as at its backend, where all are scaled by `by`. The
+    mean over all engines would not do: it depends on how many calls each of them has.
+    """
+    paces = list(engine.paces) or [1.0] * engine.engines
+    for number, name in enumerate(engine.names, start=1):
+        times = measured.get(name), simulated.get(f"engine-{number}")
+        if None not in times:
+            paces[number - 1] *= (_scale(*times) or 1.0) / by
+    return paces if any(abs(each - 1.0) >= SCALE_LEAST for each in paces) else []
+
+
+def _backend_tpot_s(calls: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The measured seconds per output token after the first, by backend, where enough calls say it."""
+    backends: defaultdict[str, _Measured] = defaultdict(_Measured)
+    for call in calls:
+        if call.get("backend") is not None:
+            backends[call["backend"]].add(call, 0.0)
+    return {
+        name: each.writing_s / each.later_tokens
+        for name, each in backends.items()
+        if each.later_tokens and each.served >= TRUSTED_CALLS_MIN
+    }
 
 
 def _scaled(coefficients: StepCoefficients, scale: float) -> StepCoefficients:
@@ -228,17 +257,26 @@ def _completed(calls: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _replayed(calls: Sequence[Mapping[str, Any]], waited: Mapping[int, Waited]) -> bytes:
-    """The lines of the calls, each of which says for which one it waited. One that did has the time of the first of its
-    chain, so that the simulation has read it when it is due.
+    """The lines of the calls, numbered in the order of their ends, each of which says for which one it waited. One that
+    did has the time of the first call of its chain, and of its loop, so that the simulation has read it when it is due.
     """
+    ends = sorted(range(len(calls)), key=lambda each: ended_at(calls[each]))
+    numbers = {index: number for number, index in enumerate(ends)}
+    loops = loops_of_alike(calls, waited)
+    loop_begins: dict[int, float] = {}
     begins: dict[int, float] = {}
     lines: list[tuple[float, bytes]] = []
-    for number in sorted(range(len(calls)), key=lambda each: calls[each]["arrival_s"]):
-        call, waits = calls[number], waited.get(number)
-        begins[number] = call["arrival_s"] if waits is None else begins[waits.for_call]
-        says = {} if waits is None else {"waited_for": waits.for_call, "think_s": waits.think_s}
-        line = {**call, "arrival_s": begins[number], "number": number, **says}
-        lines.append((begins[number], orjson.dumps(line)))
+    for index in sorted(range(len(calls)), key=lambda each: calls[each]["arrival_s"]):
+        call, waits, loop = calls[index], waited.get(index), loops.get(index)
+        begins_s = call["arrival_s"] if waits is None else begins[waits.for_call]
+        says = {} if waits is None else {"waited_for": numbers[waits.for_call], "think_s": waits.think_s}
+        if loop is not None:
+            says["loop"] = loop
+            loop_begins_s = loop_begins.setdefault(loop, begins_s)
+            if waits is not None:
+                begins_s = min(begins_s, loop_begins_s)
+        begins[index] = begins_s
+        lines.append((begins_s, orjson.dumps({**call, "arrival_s": begins_s, "number": numbers[index], **says})))
     return b"\n".join(line for _, line in sorted(lines, key=lambda each: each[0])) + b"\n"
 
 

@@ -27,7 +27,8 @@ HASHES_MAX: Final = 500_000  # of prefixes, about 20 MB
 class RecordedCall(NamedTuple):
     """One recorded call, its time to first token (None: it had none, or was not streamed), and its duration, in
     seconds. One that `is_running` has taken so long until now, and its output is not known. `came_before`: what is
-    asked for begins after its arrival. `alias` is the name that it was called by, where that is an alias.
+    asked for begins after its arrival. `alias` is the name that it was called by, where that is an alias;
+    `backend` is the one that it was sent to last.
     """
 
     record: TraceRecord
@@ -37,6 +38,7 @@ class RecordedCall(NamedTuple):
     is_running: bool = False
     came_before: bool = False
     alias: str | None = None
+    backend: str | None = None
 
     @property
     def ended_at(self) -> float:
@@ -44,7 +46,8 @@ class RecordedCall(NamedTuple):
 
 
 IN_ORDER: Final = 1e-6  # of the seconds between arrivals: so few that they came at once, and more than a clock's grain
-BESIDE: Final = ("key", "ttft_s", "took_s", "is_running", "came_before", "alias")  # in a line, after the record
+# The fields in a line after those of the record.
+BESIDE: Final = ("key", "ttft_s", "took_s", "is_running", "came_before", "alias", "backend")
 
 
 class RecordedCalls:
@@ -86,7 +89,7 @@ def _recorded(trace: CallTrace, *, is_running: bool) -> RecordedCall | None:
     outcome = trace.outcome or trace.reason
     record = trace_record(request, trace.usage, endpoint=trace.endpoint, arrived_at=trace.arrived_at, outcome=outcome)
     took_s = time.perf_counter() - trace.started_s
-    return RecordedCall(record, request.key_id, ttft_s, took_s, is_running, alias=trace.alias)
+    return RecordedCall(record, request.key_id, ttft_s, took_s, is_running, alias=trace.alias, backend=trace.backend_id)
 
 
 def _lines(calls: Iterable[RecordedCall], since_s: float) -> bytes:

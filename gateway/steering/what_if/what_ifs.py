@@ -251,7 +251,7 @@ def _written(
     trace.write_bytes(b"\n".join(played.calls) + b"\n")
     configured = config()
     settings.write_bytes(_as_file(configured))
-    instead = InsteadSpec(trace=None, config=str(folder / "instead.yaml"), engine=played.changes.engine(engine))
+    instead = InsteadSpec(trace=None, config=str(folder / "instead.yaml"), engines=played.changes.engines)
     Path(instead.config).write_bytes(_as_file(played.changes.config(configured)))
     if played.instead is not None:
         instead.trace = str(folder / "instead.jsonl")

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from gateway.steering.what_if.closed_loops import closed_loops
+from gateway.steering.what_if.closed_loops import Waited, closed_loops, loops_of_alike
 
 SECONDS = 300.0
 
@@ -119,3 +119,9 @@ def test_what_was_refused_is_waited_for_by_no_call():
     calls = [line("k", 10.0 * turn, 10.0 * turn + 4.0, "s") for turn in range(3)]
     calls[1]["output_tokens"] = 0
     assert closed_loops(calls) == {2: (0, 16.0)}
+
+
+def test_clients_of_a_key_without_sessions_are_alike_where_they_wait():
+    calls = [line("k", 0.0, 4.0), line("k", 5.0, 9.0), line("k", 5.0, 9.0, "s"), line("other", 0.0, 4.0)]
+    assert loops_of_alike(calls, {1: Waited(0, 1.0)}) == {0: 0, 1: 0}
+    assert loops_of_alike(calls, {2: Waited(0, 1.0)}) == loops_of_alike(calls, {}) == {}

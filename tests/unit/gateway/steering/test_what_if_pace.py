@@ -80,3 +80,23 @@ def test_a_backend_with_a_pace_of_its_own_is_simulated_by_it(spec, capfdbinary, 
     ]
     slow, usual = (float(each.partition("times ")[2].partition(",")[0]) for each in scales)
     assert slow == pytest.approx(usual / 3, rel=0.1)
+
+
+def test_each_backend_is_as_fast_as_it_was_whichever_has_more_calls(tmp_path, spec, capfdbinary, monkeypatch):
+    """Two of nine calls were at the slow one; in the simulation it may have half of them."""
+    file = spec(0.02, base_s=0.02)
+    made = msgspec.json.decode(file.read_bytes(), type=WhatIfSpec)
+    made.engine.engines, made.engine.names = 2, ["fast", "slow"]
+    calls = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()] * 3
+    for number, call in enumerate(calls):
+        call["backend"] = "slow" if number % 9 < 2 else "fast"
+        call["arrival_s"] = 1e9 + EVERY_S * number
+        call["took_s"] = TTFT_S + (0.1 if call["backend"] == "slow" else 0.02) * (OUTPUT - 1)
+    (tmp_path / "calls.jsonl").write_text("".join(json.dumps(each) + "\n" for each in calls))
+    file.write_bytes(msgspec.json.encode(made))
+    done = found(file, capfdbinary, monkeypatch)
+    scale = float(done["setting"]["step times"].partition("times ")[2].partition(",")[0])
+    fast, slow = (scale * float(each) for each in done["setting"]["paces"].rpartition("times ")[2].split(", "))
+    assert fast == pytest.approx(1.0, rel=0.1)
+    assert slow == pytest.approx(5.0, rel=0.1)
+    assert done["replayed"] == done["instead"]
