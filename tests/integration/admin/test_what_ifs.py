@@ -222,6 +222,9 @@ async def test_what_waits_or_runs_is_recorded_and_what_came_before_begins_the_re
         assert (await running).status == 200
         ended_call, left = [orjson.loads(await recorded.lines(seconds)) for seconds in (b"60", b"0.2")]
         assert (ended_call["is_running"], ended_call["output_tokens"]) == (False, 60)
+        assert (
+            [ended_call["backend"]] == asker.rig.gateway.operators.steering._engine_of(FAST["model"]).names == ["gpu"]
+        )
         assert 0 < left["output_tokens"] < 30
 
 
