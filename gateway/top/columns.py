@@ -6,6 +6,7 @@ does not send is an empty cell, so that a client of one version shows gateways o
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -179,10 +180,16 @@ def _state(row: LiveRow) -> str:
     return "draining" if row.get("draining") else "ready"
 
 
+def _time_of_day(unix_s: float | None) -> str:
+    """The time in UTC, as in the first line; the page says it in the browser's zone."""
+    return EMPTY if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%H:%M:%S")
+
+
 def _backends(_window: int) -> Sequence[Column]:
     return (
         _name("BACKEND", "id", 20, 0),
         Column("STATE", 8, _state, _state, 1, right=False, is_ascending=True),
+        _number("SINCE", "unavailable_since", 8, 2, _time_of_day),
         _name("BOUND BY", "bound_by", 9, 2),
         _pair("REQUESTS", "in_flight", "requests_limit", 11, 3),
         _name("SIZE", "size", 7, 6),

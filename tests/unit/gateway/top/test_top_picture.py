@@ -86,6 +86,20 @@ def of(rows):
     return {"pools": {"p": {"tenants": rows}}}
 
 
+def test_a_backend_that_is_away_says_since_when_and_why():
+    rows = {
+        "gone": {"available": False, "unavailable_since": 1_000_003.0, "trouble": "refused to connect"},
+        "here": {"available": True, "unavailable_since": None, "trouble": None},
+    }
+    controls = Controls()
+    controls.pressed("3")
+    known = Known({"pools": {"p": {"backends": rows}}})
+    shown = {line.split(" ")[0]: line.split() for line in texts(picture(known, controls, width=160, height=12))}
+    assert shown["gone"][1:3] == ["away", "13:46:43"]
+    assert " ".join(shown["gone"]).endswith("refused to connect")
+    assert shown["here"][1:3] == ["ready", "-"]
+
+
 def texts(lines):
     return ["".join(text for text, _ in line) for line in lines]
 
