@@ -22,11 +22,10 @@ def sign_in() -> SignIn:
 
 def connect(signed_in: SignIn) -> AbstractAsyncContextManager[ApiClient]:
     """Return a client of the API server for the time of one watch."""
-    client: AbstractAsyncContextManager[ApiClient] = ApiClient(signed_in())
-    return client
+    return ApiClient(signed_in())
 
 
 def _in_cluster() -> Configuration:
     configuration = Configuration()
-    load_incluster_config(client_configuration=configuration)
+    load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     return configuration
