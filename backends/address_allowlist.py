@@ -1,9 +1,9 @@
 """Address allowlist: the networks that a backend's address may be in.
 
 The address of a backend that was added by the admin API may be one that the gateway can reach and the caller cannot: a
-cloud's metadata service, or the gateway's own machine. The check is on the address that is connected to, when it is
-connected to. So a name that resolved differently a moment ago (DNS rebinding), 0x7f.1 or ::ffff:127.0.0.1 does not
-pass. Addresses in NEVER are refused in any network.
+cloud's metadata service, or the gateway's own machine. The check is on the address of each connection, when the
+connection is made. So a name that resolved differently a moment ago (DNS rebinding), 0x7f.1 or ::ffff:127.0.0.1 does
+not pass. Addresses in NEVER are refused in any network.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class AddressAllowlist:
 
 
 def plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 address stands for (RFC 4291, 2.5.5.2), or the address itself."""
+    """Return the IPv4 address that an IPv4-mapped IPv6 address contains (RFC 4291, 2.5.5.2), or the address itself."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 

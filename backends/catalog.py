@@ -112,7 +112,7 @@ class Catalog:
         return any(card.id == model for card in self._cards[backend_id])
 
     def undiscovered(self) -> list[str]:
-        """Return the backends whose models are not known yet: one may serve a model that no other backend has."""
+        """Return the backends whose models are not known yet. They may serve models that no other backend has."""
         return [backend_id for backend_id, cards in self._cards.items() if not cards]
 
     def models(self) -> list[ModelCard]:
@@ -124,7 +124,7 @@ class Catalog:
         return self._merged.get(model)
 
     def context_tokens_max(self, model: str) -> int:
-        """The longest context that any backend has for this model; CONTEXT_TOKENS_MAX where one does not report it."""
+        """The longest context of this model at any backend. CONTEXT_TOKENS_MAX if a backend does not report it."""
         return self._contexts.get(model, CONTEXT_TOKENS_MAX)
 
     def _regroup(self) -> None:

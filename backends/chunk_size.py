@@ -11,8 +11,8 @@ that decodes nothing and ends no prompt does not count at all. Hence these condi
 - Fewer sequences run, at every scrape, than have run at once before, and fewer decode than that in the mean. Otherwise
   the requests may wait only for a slot.
 
-A run that was not full all the time gives too small a value. The largest of the last few is therefore used, and none
-before there are two.
+A run that was not full all the time gives too small a value. The largest of the last few values is therefore used, and
+none before there are two.
 """
 
 from collections import deque

@@ -119,9 +119,7 @@ class HttpExchange:
         return body
 
     def at_once(self) -> bytes | None:
-        """Return the body if all of it has arrived, as it may have below HELD_BYTES_MAX; else None, and it can still be
-        read.
-        """
+        """Return the body if all of it has arrived, as a short one usually has; else None, and it can still be read."""
         connection = self._connection
         return connection.take() if connection is not None and connection.is_complete else None
 
@@ -250,7 +248,7 @@ class Connection(asyncio.Protocol):
     # Called by the exchange.
 
     def begin(self, request: Sequence[bytes | bytearray]) -> HttpExchange:
-        """Start an exchange with this request. The caller awaits `answered`, and has the head then."""
+        """Start an exchange with this request. It has the head of the response when `answered` is done."""
         self._exchange = exchange = HttpExchange(self)
         self._waiter = self.answered = self.loop.create_future()
         self._error = None
@@ -284,7 +282,7 @@ class Connection(asyncio.Protocol):
             self._held_bytes_max = HELD_BYTES_MAX
 
     async def drain_to(self, on_body: Callable[[bytes], None]) -> None:
-        """Pass the whole body to `on_body`; return when the message is complete. Raises the error of a failed one."""
+        """Pass the whole body to `on_body`; return when the message is complete. Raises the exchange's error."""
         self._sink = on_body
         self.resume()  # first: on_body may pause again
         if self._pieces:
@@ -338,8 +336,8 @@ class Connection(asyncio.Protocol):
             self.fail(UpstreamSilent(f"nothing for {limit_s:g} s"))
 
     def leave(self, now: float, silence_s: float) -> None:
-        """Do the same as `check_silence`, for a response that another backend can give. That is one whose body has not
-        been read, or whose silence is limited.
+        """Do the same as `check_silence`, but only for a response that another backend can give: its body has not been
+        read, or its silence is limited.
         """
         if self._heard or self.is_complete or self._paused:
             self._heard, self._silent_since = False, now
@@ -429,7 +427,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def take(self) -> bytes:
-        """What has arrived of the body. A small one comes whole with its head."""
+        """Return the part of the body that has arrived. A small body arrives whole, with its head."""
         pieces = self._pieces
         if len(pieces) == 1:
             return pieces.popleft()

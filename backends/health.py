@@ -5,8 +5,8 @@ Two kinds of failure are counted separately, because they have different consequ
 - No answer: a poll failed, or a connection was refused. After FAILURES_MAX in a row the backend is DOWN, whatever the
   other backends do.
 - A broken exchange: a stream cut in the middle, or an error before the first byte. After FAILURES_MAX in a row the
-  backend is EJECTED. That is a judgement, so `keep_half` keeps it from removing more than half of the backends that
-  answer. A good poll says nothing about broken exchanges and does not reset this count.
+  backend is EJECTED. An ejection is a judgement, so `keep_half` prevents that ejections remove more than half of the
+  backends that answer. A good poll says nothing about broken exchanges and does not reset this count.
 
 One incident counts once, however many exchanges it breaks. A failure is not counted if its request was sent before the
 last counted failure and no poll was answered since then, or if it was sent before the backend last returned to TRIAL.
@@ -16,8 +16,8 @@ puts it on TRIAL, where one more failure ejects it again for twice as long. A se
 was DOWN, TRIAL_POLLS good polls do, too. A DOWN backend that answers before its backoff ends is EJECTED until then, so
 that `keep_half` can choose it when there are too few others.
 
-An ejection for broken exchanges lasts EJECTED_S_MIN at least: polls were good all the time, so they do not show when it
-is well again. A DOWN backend is back when a poll is good, so its backoff only dampens a server that flaps.
+An ejection for broken exchanges lasts EJECTED_S_MIN at least: polls were good all the time, so they do not show when
+the backend is well again. A DOWN backend is back when a poll is good, so its backoff only dampens a server that flaps.
 
 Pure: events come in with their times; it does no I/O and reads no clock.
 """

@@ -2,10 +2,10 @@
 
 All kinds speak OpenAI's API. They differ in whether a stream can report its usage, in the names of their metrics, in
 where they publish their size, and in how they say that they are busy. A kind is configured, or found from `owned_by` in
-/v1/models or from the names in /metrics. If neither identifies it, the server is asked at the paths of the kinds that
-have one. An unidentified server is treated as a strict OpenAI server.
+/v1/models or from the names in /metrics. If neither identifies the kind, the server is asked at the paths that only
+some kinds have. An unidentified server is treated as a strict OpenAI server.
 
-Pure: it gets the answers and sends no request. The sources of each row stand above it.
+Pure: it gets the answers and sends no request. The sources of each row are in a comment above the row.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,9 +40,9 @@ class BackendKind:
     `owners` are prefixes of `owned_by`, `metrics` is the prefix of its metrics' names, `busy` the status of a busy
     answer and a part of its body. `nulls_usage`: it writes `"usage":null` into chunks, but only when usage was asked
     for. `may_refuse_options`: a server of this kind may reject `stream_options`. `has_token_ids`: it reports token ids
-    (`return_token_ids`), and completes a prompt of token ids. `engine_died` are parts of the bodies of the 500 that it
-    answers when its engine is gone, and while it ends. `stopped` is a part of a whole answer that it did not finish
-    because the server is stopping.
+    (`return_token_ids`), and completes a prompt of token ids. `engine_died` has parts of the bodies with which the
+    server answers 500 when its engine is gone, or ends. `stopped` is a part of a non-streamed answer that the server
+    did not finish because it is stopping.
     """
 
     name: str

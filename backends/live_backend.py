@@ -58,7 +58,7 @@ class LiveBackend:
 
     @property
     def plugin_name(self) -> str | None:
-        """The name of this process at the plugin inside this backend; None if no plugin answers there."""
+        """The name under which the plugin inside this backend knows this process; None if no plugin answers there."""
         if self.plugin.engines is None:
             return None
         return name_at_plugin(self.plugin.gateway, self.member) if self.member else self.plugin.gateway
@@ -71,8 +71,8 @@ class LiveBackend:
         return bool(self.plugin.engines and self.plugin.engines.reads_priority)
 
     def identified(self, model: str) -> Callable[[], ModelIdentity | None]:
-        """A function that returns the identity of the model served under this name; the function returns None if
-        unknown. A function, because few calls need the identity.
+        """A function that returns the identity of the model served under this name, or None if the identity is unknown.
+        A function, because few calls need the identity.
         """
         return partial(identity, model, self.cards, revision=self.spec.revision, tokenizer=self.tokenizer)
 
@@ -81,7 +81,7 @@ class LiveBackend:
         self.kind = GENERIC_WITHOUT_OPTIONS
 
     def note_availability(self, now: float) -> None:
-        """Record since when the backend is not available."""
+        """Record `now` as the time since which the backend is not available, if it has just become so."""
         if self.health.available:
             self.unavailable_at = None
         elif self.unavailable_at is None:

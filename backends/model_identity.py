@@ -1,7 +1,7 @@
 """Model identity: do two backends serve the same model under one name?
 
 A stream is continued with the token ids that its first backend has reported: for another model, or another tokenizer,
-they are another text. So backends are compared by what they report of themselves: the root of the model (and of the
+they are another text. So backends are compared by what they report about themselves: the root of the model (and of the
 model that an adapter extends), its context, a `revision` where the operator names one, and the tokens of one text.
 """
 
@@ -25,7 +25,7 @@ NO_TOKENIZER: Final = "none"  # the fingerprint of a server that does not tell t
 
 
 class ModelIdentity(NamedTuple):
-    """The identity of a model at one backend: what distinguishes it from another model of the same name."""
+    """The identity of a model at one backend: the values that distinguish it from another model of the same name."""
 
     root: str | None
     base: str | None

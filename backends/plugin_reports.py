@@ -25,7 +25,7 @@ _READS_PRIORITY: Final = {"priority": True, "fcfs": False}  # vLLM's --schedulin
 @dataclass(frozen=True, slots=True)
 class EngineNews:
     """The values that the plugins in one backend's engines report, for all engines together. Limits and budgets are
-    sums, as in BackendLoad. None: not published.
+    sums, as in BackendLoad. None: the engines do not report the value.
 
     `pab_dispatches` has the number of the last dispatch that `pab_tokens` includes, by sender. `reads_priority`:
     the engines order their own queues by the priority of each call.
@@ -39,9 +39,9 @@ class EngineNews:
 
 
 class PluginReports:
-    """The plugin reports of one backend, and the position up to which they were read. `engines` is None without a
-    plugin's answer. `gateway` is this gateway's name at the plugin, which distinguishes its dispatches from others'.
-    The processes of one cluster share it, and each names itself there by `name_at_plugin`.
+    """The plugin reports of one backend, and the position up to which they were read. `engines` is None until a plugin
+    answers. `gateway` is this gateway's name at the plugin, which distinguishes its dispatches from other gateways'.
+    The processes of one cluster share this name, and each adds its own by `name_at_plugin`.
     """
 
     def __init__(self) -> None:

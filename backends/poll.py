@@ -31,7 +31,7 @@ class PollTimes:
 
 
 class UnansweredError(Exception):
-    """An error: a poll got no usable answer. `status` is set where the server answered with a status but 2xx."""
+    """An error: a poll got no usable answer. `status` is the status of an answer that is not 2xx; None without one."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -63,8 +63,8 @@ class Poller:
             await upstream.aclose()
 
     async def get(self, spec: BackendSpec, path: str, *, bytes_max: int, asks: Any = None) -> bytes:
-        """Return the whole body of a 2xx; empty and unread if `bytes_max` is 0. `asks` is posted as JSON. Raises
-        UnansweredError for every failure.
+        """Return the whole body of a 2xx answer; if `bytes_max` is 0, it is not read, and empty. `asks` is posted as
+        JSON. Raises UnansweredError for every failure.
         """
         assert self._started, "asked before start"
         method, headers, body = "GET", {**HEADERS, **spec.headers}, b""

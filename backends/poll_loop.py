@@ -1,4 +1,4 @@
-"""Poll loop: asks every backend in rounds (poll_round.py), by one task each; one that is busy or down more often."""
+"""Poll loop: polls every backend in rounds (poll_round.py), by one task each; a busy or down backend more often."""
 
 import asyncio
 import logging
@@ -22,17 +22,17 @@ class Polled(Protocol):
     """The receiver of poll results: a BackendPool. Its methods run on the event loop."""
 
     def settle(self, backend: LiveBackend, was: HealthState, why: str) -> None:
-        """A round has ended; its health was this before, and `why` is the error, "" without one."""
+        """A round of polls of the backend has ended. `was` is its health before, `why` the error, "" without one."""
         ...
 
     def serves(self, backend: LiveBackend) -> None:
-        """Its models or its size were read."""
+        """The backend's models or its size were read."""
         ...
 
 
 class PollLoop:
-    """The loop that polls the backends of one gateway. Where processes share an order, only the leader polls, and tells
-    the others (gateway/shared_order/backends.py).
+    """The loop that polls the backends of one gateway. Where processes share an order, only the leader polls, and
+    reports changes to the others (gateway/shared_order/backends.py).
     """
 
     is_asking = True
@@ -49,12 +49,12 @@ class PollLoop:
         self._is_running = False
 
     def begin(self, backends: Mapping[str, LiveBackend], pool: Polled) -> None:
-        """Poll these backends, which change, from `start` on."""
+        """Set the backends to poll from `start` on. The mapping may change later."""
         self._backends, self._pool = backends, pool
         self._round = PollRound(self._poller, self._times, self.clock, serves=pool.serves)
 
     def report(self, backend: LiveBackend, evidence: Evidence, ago_s: float) -> None:
-        """Tell the process that decides on its health of what the relay observed, where this one does not."""
+        """Pass evidence from this process's relay to the process that decides on the backend's health, if another."""
 
     async def start(self) -> None:
         """Poll every backend once, waiting at most `start_s`, and keep polling. A backend that is down is no error."""
@@ -69,13 +69,13 @@ class PollLoop:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Stop polling, and close all connections for it. Polling may be started again."""
+        """Stop polling, and close all connections of the polls. Polling may be started again."""
         self._is_running = False
         await _cancel(self._backends.values())
         await self._poller.stop()
 
     def add(self, backend: LiveBackend) -> None:
-        """Poll this backend from now on, or from `start` on."""
+        """Poll this backend from now on; before `start`, from `start` on."""
         if self._is_running:
             self._watch(backend)
 

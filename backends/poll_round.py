@@ -1,7 +1,7 @@
 """Poll round: asks one backend for its health, metrics, plugin reports, models and tokenizer.
 
 A round asks /health, then /metrics, and every `models_s` /v1/models. Some kinds of server publish their size at a path
-of their own. A separate task asks for it, so that a slow answer does not delay the round. Every call of a round has a
+of their own. A separate task asks there, so that a slow answer does not delay the round. Every call of a round has a
 time limit, and every answer a size limit. The answers are written into the LiveBackend.
 """
 
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class PollRound:
-    """One round of polls of a backend: it asks the backend, and writes the answers into its LiveBackend. It keeps
-    nothing of a backend itself.
+    """One round of polls of a backend: it asks the backend, and writes the answers into its LiveBackend. It has no
+    state of its own.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class PollRound:
         *,
         serves: Callable[[LiveBackend], None],
     ) -> None:
-        """`serves` is told when a backend's models or its size were read."""
+        """`serves` is called when a backend's models or its size were read."""
         self._poller, self._times, self._clock, self._serves = poller, times, clock, serves
 
     async def ask(self, backend: LiveBackend) -> None:

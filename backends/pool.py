@@ -1,7 +1,7 @@
 """Backend pool: the live set of one gateway's backends, their health, the models that they serve, and their load.
 
 The poll loop asks every backend. The answers become a BackendLoad for the scheduler, models for the catalog and
-evidence for the health; they also identify the kind of server. What the relay observes counts as evidence too
+evidence for the health; they also identify the kind of server. Exchanges of the relay count as evidence, too
 (`report`); a connection that fails or breaks starts the next round early. Callbacks report changes.
 
 A backend that is down at the start is kept and polled. A backend without /metrics is served without measurements.
@@ -40,8 +40,8 @@ class BackendPool:
         on_load: Callable[[str], None],
         member: str = "",
     ) -> None:
-        """`polls` finds out what the backends are like: start it, and stop it. `member` is this process, where several
-        are one gateway.
+        """`polls` is the loop that polls the backends; the caller starts and stops it. `member` names this process,
+        where several processes are one gateway.
         """
         self._member = member
         self._step_time_of: Callable[[BackendSpec], StepTime | None] = lambda spec: spec.step_time
@@ -80,8 +80,8 @@ class BackendPool:
             self._on_load(backend_id)
 
     def retire(self, backend_id: str) -> None:
-        """Remove a backend from the catalog and dispatch no more requests to it. Requests that it runs continue, and
-        may be reported on, until `forget`.
+        """Remove a backend from the catalog and dispatch no more requests to it. Its running requests continue, and may
+        still be reported, until `forget`.
         """
         backend = self._backends[backend_id]
         if not backend.leaving:
@@ -91,7 +91,7 @@ class BackendPool:
             self._on_change()
 
     async def forget(self, backend_id: str) -> None:
-        """Stop polling a retired backend that runs no requests any more, and drop it. It is leaving until then."""
+        """Stop polling a retired backend that runs no requests any more, and drop it."""
         backend = self._backends[backend_id]
         assert backend.leaving, "it is retired first"
         await self.polls.remove(backend)
@@ -142,8 +142,8 @@ class BackendPool:
         return {backend_id: backend.health.state for backend_id, backend in self._backends.items()}
 
     def is_away(self, backend_id: str) -> bool:
-        """Whether the backend answers no polls, and its requests can go elsewhere. They can go to another available
-        backend of its pool; if it is retired, anywhere.
+        """Whether the backend answers no polls, and its requests can go elsewhere: to another available backend of its
+        pool or, if the backend is retired, to any.
         """
         backend = self._backends.get(backend_id)
         if backend is None or backend.health.state is not HealthState.DOWN:
@@ -151,8 +151,8 @@ class BackendPool:
         return backend.leaving or any(each.health.available and not each.draining for each in self._pool_mates(backend))
 
     def decoded(self, backend_id: str, begun_s: float, ended_s: float) -> float | None:
-        """Return the tokens of a sequence that the backend decoded from `begun_s` to `ended_s` seconds ago. None if the
-        backend counts no steps.
+        """Return the number of tokens that one sequence at the backend got from `begun_s` to `ended_s` seconds ago.
+        None if the backend counts no steps.
         """
         now = self._clock()
         return self._backends[backend_id].step_counts.tokens_between(now - begun_s, now - ended_s)
@@ -188,7 +188,7 @@ class BackendPool:
         return LiveBackend(spec, BackendHealth(spec.id), step_times, self._member)
 
     def serves(self, backend: LiveBackend) -> None:
-        """Report its models to the catalog if they, or their context lengths, changed."""
+        """Report the backend's models to the catalog if they, or their context lengths, changed."""
         context = backend.sizes.context_tokens_max
         cards = tuple(
             replace(card, max_model_len=context) if card.max_model_len is None else card for card in backend.cards

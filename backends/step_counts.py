@@ -1,10 +1,9 @@
 """Step counts of one backend: the number of tokens that each of its decoded sequences got in a past interval.
 
-Every decoded sequence gets one token per step, or with speculative decoding as many more as were accepted. So a
-sequence gets one token for each step of its time, whatever else runs; nothing needs to be apportioned. Scrapes give the
-number of steps so far. Between two scrapes the steps are taken as evenly spread; after the last one, as fast as in the
-last busy interval. While no request runs there are no steps: those counted by the next scrape belong to requests that
-were sent meanwhile.
+Every decoded sequence gets one token per step, or with speculative decoding as many more as were accepted. So the steps
+during a sequence's time give its tokens, whatever else runs. Scrapes give the number of steps so far. Between two
+scrapes the steps are taken as evenly spread; after the last one, as fast as in the last busy interval. While no request
+runs there are no steps: those counted by the next scrape belong to requests that were sent meanwhile.
 """
 
 from bisect import bisect_right

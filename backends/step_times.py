@@ -2,9 +2,9 @@
 
 Between two scrapes vLLM counts the steps and the tokens that they computed, over all clients' requests. The time
 between them therefore gives one equation for the model. The decoded tokens are the requests summed over these steps,
-one token each per step; the KV cache in use, averaged over both ends, is what the steps read. Scrapes are summed until
-an equation has STEPS_MIN steps, because its first and last step are seen only in part. That takes long where steps are
-long; each single scrape still tells, roughly, whether the engine has changed.
+one token each per step; the steps are taken to read the mean of the KV cache in use at both ends. Scrapes are summed
+until an equation has STEPS_MIN steps, because its first and last step are seen only in part. That takes long where
+steps are long; each single scrape still tells, roughly, whether the engine has changed.
 
 Only busy time counts: a scrape with nothing running ends an equation, and the time after the last scrape is dropped. So
 is the time between two scrapes in which all of a few running requests finished: the engine may have been idle in

@@ -1,8 +1,8 @@
-"""TLS: the authorities of backends that the gateway trusts, its certificate for them, and those of its ports.
+"""TLS: the CAs by which the gateway trusts backends, its client certificate for them, and its ports' certificates.
 
-A context of a backend is made once. Its client certificate is read again when its files have changed, before the
-next connection: renewal needs no restart, open connections go on, and while the two files do not match, the last
-matching pair stays in use.
+The TLS context for a backend is made once. Its client certificate is read again when its files have changed, before the
+next connection: a renewal needs no restart, and open connections continue. While certificate and key do not match, the
+last matching pair stays in use.
 """
 
 import logging
@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 
 
 def tls_context(ca_file: Path | None, cert_file: Path | None = None, key_file: Path | None = None) -> ssl.SSLContext:
-    """Return a TLS context that trusts only the CAs in this PEM file (None: those of the system). It shows this
-    certificate with its intermediates (None: none). Raises ValueError if a file cannot be read or does not match.
+    """Return a TLS context that trusts only the CAs in `ca_file` (PEM; None: the system's). It shows the certificate
+    and intermediates of `cert_file` (None: no certificate). Raises ValueError for unreadable or unmatched files.
     """
     try:
         trusting = ssl.create_default_context(cafile=ca_file)
@@ -53,14 +53,14 @@ class ReloadingContext(ssl.SSLContext):
     _seen: Marks
 
     def read(self, cert_file: Path, key_file: Path) -> None:
-        """Read the pair of files. Raises ValueError, and changes nothing, where they cannot be read or do not match."""
+        """Read certificate and key. If they cannot be read or do not match, raises ValueError and changes nothing."""
         self._files = cert_file, key_file
         self._seen = file_marks(cert_file, key_file)
         load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert_file, key_file)  # a failure would leave half
         load_certificate(self, cert_file, key_file)
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        """Start a connection, in either event loop, after reading a renewed certificate."""
+        """Start a connection, in either event loop; first read the certificate if it was renewed."""
         if file_marks(*self._files) != self._seen:
             try:
                 self.read(*self._files)
@@ -72,8 +72,8 @@ class ReloadingContext(ssl.SSLContext):
 
 
 def server_context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
-    """Return a TLS context (1.2 or 1.3) of a port, with this certificate. It does not ask clients for one. Raises
-    ValueError where the files cannot be read or do not match.
+    """Return the TLS context (1.2 or 1.3) of a port, with this certificate. The port asks clients for no certificate.
+    Raises ValueError if the files cannot be read or do not match.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -83,7 +83,7 @@ def server_context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
 
 
 def load_certificate(context: ssl.SSLContext, cert_file: Path, key_file: Path) -> None:
-    """Load the certificate that the context shows. Raises ValueError."""
+    """Load the certificate that the context shows. Raises ValueError as `server_context` does."""
     for file in (cert_file, key_file):
         if not file.is_file():
             raise ValueError(f"there is no file {file}")

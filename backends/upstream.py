@@ -48,8 +48,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class ConnectionLimits(NamedTuple):
-    """The limits of the connections to one backend. `silence_s_least` is the shortest limit that `limit_silence` gives
-    an exchange; None: none is given.
+    """The limits of the connections to one backend. `silence_s_least` is the shortest limit that `limit_silence` sets
+    for an exchange; None: it sets none.
     """
 
     connect_timeout_s: float
@@ -75,8 +75,8 @@ class Upstream:
         is_away: Callable[[], bool] = lambda: False,
     ) -> None:
         """`address_allowlist` limits the addresses, checked for every connection; None: any. `resends`: `open` may send
-        a request again. `is_away`: the backend answers no polls, and others do; a silent exchange that can go on there
-        then fails with UpstreamAway. ValueError for a bad `url`.
+        a request again. `is_away`: whether the backend answers no polls while others do; a silent exchange that another
+        backend can take over then fails with UpstreamAway. ValueError for a bad `url`.
         """
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username or parts.query or parts.fragment:
@@ -103,10 +103,10 @@ class Upstream:
     ) -> HttpExchange:
         """Send a request and wait for the head of its response. Cancelling aborts the connection.
 
-        The backend may have closed a pooled connection just before. If that ends without a byte of an answer, the
-        request is sent once more on a new connection, unless `resends` is off. If no new connection can be opened, the
-        request itself may have ended the backend. Raises UpstreamError; ValueError for a request that cannot be
-        written.
+        The backend may have closed a pooled connection just before. If such a connection ends without a byte of an
+        answer, the request is sent once more on a new connection, unless `resends` is off. If no new connection can be
+        opened, the request itself may have ended the backend. Raises UpstreamError; ValueError for a request that
+        cannot be written.
         """
         request = _serialized(method, self._path + target, self._host_line, headers, body)
         connection = self._take_idle()

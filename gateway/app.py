@@ -3,9 +3,9 @@
     client -> RequestHandlers: RequestParser, RequestAdmission -> Dispatcher (Scheduler) -> Upstream -> relay -> client
                   BackendPool -> Pools -> Dispatcher.told
 
-`open_gateway` opens what has to be read or asked first, then makes the parts, each of which is handed those that it
-uses. The Order that a gateway is handed makes its Dispatchers and backends: its own ones, or those of a process that
-shares one order with others. handlers/handlers.py makes what answers requests; scheduling/assembly.py the policies.
+`open_gateway` first opens the parts that have to be read or started, then makes the others; each part gets the parts
+that it uses. The given Order makes the Dispatchers and backends: for a single process, or for one that shares an order
+with others. handlers/handlers.py makes the request handlers; scheduling/assembly.py makes the policies.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ log = logging.getLogger(__name__)
 
 
 class CallLogs:
-    """The logs of the calls of one process: access log, trace log and tracing, each only where it is enabled. `close`
-    them.
+    """The logs of the calls of one process: access log, trace log and tracing, each only where it is enabled. Call
+    `close` at the end.
     """
 
     def __init__(self, config: Config, *, writes_lines: bool) -> None:
@@ -82,11 +82,11 @@ class CallLogs:
         self.tracing = _make_tracing(config)
 
     def telemetry(self, meters: Sequence[CallObserver], shadow_meters: Sequence[CallObserver]) -> Telemetry:
-        """What reports calls to these logs and meters."""
+        """The observer that reports calls to these logs and meters."""
         return Telemetry(self._access, self._trace, tracer=self.tracing, meters=meters, shadow_meters=shadow_meters)
 
     def lost(self) -> dict[Family, Values]:
-        """The lines and spans that could not be written."""
+        """Counts of the lines and spans that could not be written."""
         logs = {"access": self._access, "trace": self._trace}
         lines: Values = {(name,): written.lost for name, written in logs.items() if written is not None}
         return {LINES_LOST: lines, SPANS_LOST: {} if self.tracing is None else {(): self.tracing.shipper.lost}}
@@ -145,7 +145,7 @@ async def open_gateway(config: Config, store: Store, *, order: Order | None = No
 
 
 class Gateway:
-    """A running gateway with all its parts. Make it with `open_gateway`, `start` it, `stop` it."""
+    """A running gateway with all its parts. `open_gateway` makes it; call `start`, and `stop` at the end."""
 
     def __init__(self, opened: Opened) -> None:
         """Raises ValueError where a secret or a certificate cannot be read."""
@@ -185,7 +185,7 @@ class Gateway:
         self._administration = Administration(config, management, self._parts, self.order.cluster_view)
 
     async def start(self) -> str:
-        """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
+        """Begin to serve; return the URL. Raises OSError if the port is taken, ValueError for an unreadable secret."""
         metrics = self._config.metrics
         metrics_page = partial(self.order.process.metrics_page, self.metrics)
         self._administration.start()
@@ -218,8 +218,8 @@ class Gateway:
         self._administration.reload(config.listening_at(self._config.given_address))
 
     async def drain(self) -> None:
-        """Answer "not ready" but serve for `lame_duck_s`; then reject new calls and wait for the running ones, for
-        `drain_s` at most.
+        """Answer health checks with "not ready" but serve for `lame_duck_s`; then reject new calls and wait for the
+        running ones, for at most `drain_s`.
         """
         shutdown, loop = self._config.shutdown, asyncio.get_running_loop()
         log.info("it stops: not ready any more, it serves for another %g s", shutdown.lame_duck_s)

@@ -1,4 +1,4 @@
-"""The command line `fairlead`. Every command imports what it needs when it runs, so that --help is quick."""
+"""The command line `fairlead`. Every command imports modules when it runs, so that --help is quick."""
 
 import errno
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ class CommandGroup(TyperGroup):
         return [*super().list_commands(ctx), *PARTS]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. The message of an option's value that is not valid has no words of a library."""
+        """Run a command. The error message for an invalid option value contains no text of a library."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:

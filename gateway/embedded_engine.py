@@ -10,9 +10,7 @@ if TYPE_CHECKING:  # loaded only where it is on
 
 
 class EmbeddedEngine:
-    """The simulated engine that serves where no backend is configured. `start` it where it is needed, `stop` it in any
-    case.
-    """
+    """The simulated engine that serves if no backend is configured. Call `start` if it is needed, and `stop`."""
 
     def __init__(self, section: EngineSection) -> None:
         self._section = section
@@ -23,7 +21,7 @@ class EmbeddedEngine:
         return self._server is not None
 
     async def start(self) -> BackendSpec:
-        """Serve; return it as a backend. Raises OSError."""
+        """Start the engine's server; return it as a backend. Raises OSError."""
         from backends.engine.http.server import EngineOptions, EngineServer  # noqa: PLC0415 - a tenth of the time of a start
 
         section = self._section

@@ -1,4 +1,4 @@
-"""Operators: connects what operators see, and try, with the parts of a gateway that is put together."""
+"""Operators: connects the views and tools of operators with the parts of an assembled gateway."""
 
 import time
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from gateway.steering.trials import Trials
 
 
 def led_dispatchers(order: Order, pools: Pools) -> Mapping[str, Dispatcher]:
-    """The dispatchers whose Schedulers run in this process: what Schedulers know the leader alone tells."""
+    """The Dispatchers whose Schedulers run in this process, by pool; empty unless this process leads."""
     return pools.dispatchers if order.others.is_leading else {}
 
 
 class OperatorSources:
-    """The sources of the data that operators see in the live document, the demo and trials. `connect` the parts that
-    show it.
+    """The sources of the data that operators see in the live document, the demo and trials. `connect` passes them to
+    the parts that show the data.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Options of commands: those that are the fields of a dataclass, and --config, which commands share.
+"""Options of commands: options made from the fields of a dataclass, and --config, which commands share.
 
-The value of --config is the given one, else FAIRLEAD_CONFIG, else fairlead.yaml in the current folder. Importing this
+The value of --config is the given value, else FAIRLEAD_CONFIG, else fairlead.yaml in the current folder. Importing this
 file loads no server.
 """
 
@@ -37,8 +37,8 @@ ConfigOption = Annotated[
 
 
 def takes(options: type) -> Callable[[C], C]:
-    """Give a command the fields of this dataclass as options, the required ones first, then its own. It gets them by
-    name, as keywords.
+    """Give a command the fields of this dataclass as options: required options first, then the others, then the
+    command's own. The command gets them as keyword arguments.
     """
     types = get_type_hints(options, include_extras=True)
     taken = [

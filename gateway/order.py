@@ -1,6 +1,6 @@
-"""Order: what decides on a gateway's requests. OwnOrder: Schedulers of its own do, in the one process that it is.
+"""Order: the part of a gateway that decides on its requests. OwnOrder is for a single process, with its own Schedulers.
 
-Where several processes share one order, each is handed its part in it (gateway/shared_order/member_order.py).
+If several processes share one order, each has a MemberOrder (gateway/shared_order/member_order.py).
 """
 
 import asyncio
@@ -35,29 +35,29 @@ Wrap = Callable[[str, ViewedSchedulerProtocol], ViewedSchedulerProtocol]
 
 
 class Process(Protocol):
-    """The role of one process among the processes of a gateway: what the process has and does because of this role."""
+    """The role of one process among the processes of a gateway: the resources and tasks that the role gives it."""
 
     @property
     def listening(self) -> socket.socket | None:
-        """A socket that listens for clients already, for several processes."""
+        """A socket that already listens for clients, shared by several processes; None: the process opens its own."""
         ...
 
     async def open(self) -> None:
-        """Come into the order: the gateway has read no state yet. Raises OSError, ValueError."""
+        """Join the order, before the gateway reads any state. Raises OSError, ValueError."""
         ...
 
     async def embedded_engine(self, start: StartEngine) -> BackendSpec:
-        """The engine of a gateway without backends: this process's own, which `start` starts, or another's. Raises
-        OSError.
+        """The engine of a gateway without backends: this process's engine, which `start` starts, or another process's.
+        Raises OSError.
         """
         ...
 
     async def metrics_page(self, metrics: Metrics) -> "web.Response":
-        """The metrics of this process, with those of all that it answers for."""
+        """The metrics of this process, and of the other processes that it reports for."""
         ...
 
     async def drained(self) -> None:
-        """Wait for the processes that this one serves: the gateway has drained."""
+        """The gateway has drained: wait for the processes that this one serves."""
         ...
 
 
@@ -78,18 +78,18 @@ class LoneProcess:
 
 
 class Order(Protocol):
-    """The order of a gateway's requests, and this process's part in it. `begin` it when the gateway is put together,
-    `end` it before the gateway stops, `close` it when it has.
+    """The order of a gateway's requests, and this process's part in it. Call `begin` when the gateway is assembled,
+    `end` before the gateway stops, `close` after it.
     """
 
     @property
     def process(self) -> Process:
-        """Open it before the gateway reads any state."""
+        """The role of this process. Call its `open` before the gateway reads any state."""
         ...
 
     @property
     def processes(self) -> int:
-        """That serve on this machine, this one included."""
+        """The number of processes that serve clients on this machine, this one included."""
         ...
 
     @property
@@ -102,55 +102,55 @@ class Order(Protocol):
 
     @property
     def secret(self) -> bytes | None:
-        """Of all its processes, from when this one is open: it counts where none is configured."""
+        """The HMAC secret of all processes, once this one is open; used if none is configured. None: there is none."""
         ...
 
     def make_dispatcher(self, pool: str, make_scheduler: MakeScheduler) -> Dispatcher: ...
 
     def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:
-        """The backends, which tell the pools of their changes."""
+        """The backends, which report their changes to the pools."""
         ...
 
     async def begin(self, parts: GatewayParts, management: Management) -> None:
-        """All parts are there, and nothing serves yet."""
+        """All parts of the gateway exist, and none serves yet."""
         ...
 
     def is_ready(self) -> bool:
-        """Whether it is decided on requests, or was a moment ago."""
+        """Whether some leader decides on requests, or did so a moment ago."""
         ...
 
     def cluster_view(self) -> ClusterView:
-        """The processes that share the order, as this one knows."""
+        """The processes that share the order, as far as this process knows."""
         ...
 
     def found(self, number: int, urls: frozenset[str]) -> None:
-        """Discovery has found these servers, by the source of this number."""
+        """The discovery source with this number has found these servers."""
         ...
 
     def values(self) -> dict[Family, Values]:
-        """What the metrics tell of it."""
+        """The metrics of the order."""
         ...
 
     async def resign(self) -> None:
-        """Have another process lead: the gateway drains."""
+        """The gateway drains: let another process lead."""
         ...
 
     async def end(self) -> None:
-        """Begin nothing more: the parts are stopped next."""
+        """Begin nothing more, because the parts are stopped next."""
         ...
 
     async def close(self) -> None: ...
 
 
 def poll_options(config: Config) -> dict[str, Any]:
-    """What a PollLoop is made with."""
+    """The arguments for a PollLoop, from the configuration."""
     health = config.health
     times = PollTimes(idle_s=health.idle_s, busy_s=health.busy_s, timeout_s=health.timeout_s)
     return {"clock": asyncio.get_running_loop().time, "rng": Random(), "times": times}  # noqa: S311 - jitter
 
 
 class OwnOrder:
-    """The order of one process alone, whose own Schedulers decide: there is nothing to open, to close or to ask."""
+    """The order of a single process, with its own Schedulers."""
 
     processes = 1
     has_state = True

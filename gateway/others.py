@@ -1,4 +1,4 @@
-"""Others: the other processes of an order, as the parts of one process tell and ask them. A process alone has none."""
+"""Others: the other processes of an order, as the parts of one process reach them. A single process has none."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,12 +9,12 @@ Service = Callable[[bytes], Awaitable[bytes]]
 
 
 class Others:
-    """The access of one process to the other processes of its order. This base class is for a process that is alone: it
-    has no others, and leads.
+    """The access of one process to the other processes of its order. This base class is for a single process: it has no
+    others, and leads.
     """
 
     def __init__(self, name: str) -> None:
-        """`name` is that of this process."""
+        """`name` is the name of this process."""
         self.name = name
         self.services: dict[str, Service] = {}
         """What the others tell and ask this process."""
@@ -25,30 +25,30 @@ class Others:
         return True
 
     def names(self) -> Sequence[str]:
-        """Of all the others."""
+        """The names of all other processes."""
         return ()
 
     def followers(self) -> Sequence[str]:
-        """The names of those that are connected to this process, while it leads."""
+        """The names of the processes that are connected to this one while it leads."""
         return ()
 
     def scheduler_id(self, request_id: str) -> str:
-        """The id of a request of this process at the Scheduler that decides on it, which may run elsewhere."""
+        """The id of a request of this process at the Scheduler that decides on it, perhaps in another process."""
         return request_id
 
     def tell(self, service: str, body: bytes, name: str | None = None) -> None:
-        """Ask this service of one of them, None: the leader, in the background; it may fail."""
+        """Send a message to this service of one process (None: of the leader), in the background. It may be lost."""
 
     async def ask_leader(self, service: str, body: bytes = b"") -> bytes:
-        """What the service of the process that leads answers. Raises StoreUnavailable, StoreFull."""
+        """The answer of this service of the leading process. Raises StoreUnavailable, StoreFull."""
         raise StoreUnavailable("no other process leads")
 
     async def ask(self, name: str, service: str, body: bytes = b"") -> bytes:
-        """As `ask_leader`, of this process."""
+        """The answer of this service of the process `name`. Raises StoreUnavailable, StoreFull."""
         raise StoreUnavailable(f"{name} is not there")
 
     async def ask_all(self, names: Sequence[str], service: str, body: bytes) -> tuple[list[bytes], list[str]]:
-        """What these answer, and the names of those that did not."""
+        """The answers of this service of the processes `names`, and the names of those that did not answer."""
 
         async def answer_of(name: str) -> bytes | None:
             try:

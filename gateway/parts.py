@@ -1,5 +1,5 @@
-"""GatewayParts: the parts of a gateway that is put together, for what changes them while it runs; OperatorParts: those
-that the admin port shows.
+"""GatewayParts: the parts of an assembled gateway, for the code that changes them while it runs. OperatorParts: the
+parts that the admin port shows.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -20,7 +20,7 @@ from policies.types import Group, Tier
 
 @dataclass(frozen=True, slots=True)
 class OperatorParts:
-    """The parts of a gateway by which operators see what it does, and steer it."""
+    """The parts of a gateway by which operators see its state, and steer it."""
 
     live: Live
     history: HistoryReader
@@ -28,7 +28,7 @@ class OperatorParts:
 
     @property
     def meters(self) -> Sequence[CallObserver]:
-        """What is told of every call."""
+        """The observers that get every ended call."""
         return (self.live.ended, self.history.recorder, *self.steering.meters)
 
     async def stop(self) -> None:
@@ -39,7 +39,7 @@ class OperatorParts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayParts:
     """The parts of a gateway that serves calls. `tiers` and `groups` are live: each look-up sees the present ones.
-    `make_scheduler` makes the Scheduler of a pool as the settings are now.
+    `make_scheduler` makes the Scheduler of a pool by the present settings.
     """
 
     handlers: RequestHandlers

@@ -1,7 +1,7 @@
-"""Replicas: gateways that share a Redis, which elects the one that leads.
+"""Replicas: gateways that share a Redis, which elects their leader.
 
-Each has a whole copy of the state (gateway/store/mirrored.py) and every part of a gateway, and may become the leader of
-their order (gateway/shared_order/member_order.py).
+Each replica has a whole copy of the state (gateway/store/mirrored.py) and all parts of a gateway, and may become the
+leader of their order (gateway/shared_order/member_order.py).
 """
 
 import asyncio
@@ -86,8 +86,8 @@ class Elected(LoneProcess):
 
 
 async def open_replica(config: Config, redis: RedisSection, store: Store) -> Gateway:
-    """A replica of this configuration, elected by this Redis. Raises as `open_gateway`, ValueError where a file of the
-    section cannot be read.
+    """A replica of this configuration, elected by this Redis. Raises the errors of `open_gateway`, and ValueError if a
+    file of the cluster section cannot be read.
     """
     elections = make_elections(redis)
     enter = partial(Elected, config=config, elections=elections)
@@ -96,7 +96,7 @@ async def open_replica(config: Config, redis: RedisSection, store: Store) -> Gat
 
 
 def place_of(config: Config, redis: RedisSection) -> MemberPlace:
-    """Where a replica listens, what it is called, and its certificate, where one is configured. Raises ValueError."""
+    """A replica's place: its name, where it listens, and its certificate, if one is configured. Raises ValueError."""
     cluster = config.cluster
     url = urlsplit(redis.url)
     near = local_address(url.hostname, url.port or REDIS_PORT)
@@ -115,8 +115,8 @@ def place_of(config: Config, redis: RedisSection) -> MemberPlace:
 
 
 def secrets_of(config: Config) -> list[bytes]:
-    """The secrets that replicas of this configuration know each other by; none where only Redis has one. Raises
-    ValueError.
+    """The secrets by which replicas of this configuration authenticate each other; empty if they get one from Redis.
+    Raises ValueError.
     """
     shared = config.auth.secret_bytes()
     derived = [] if shared is None else [hmac.digest(shared, PURPOSE, "sha256").hex().encode()]
@@ -124,7 +124,7 @@ def secrets_of(config: Config) -> list[bytes]:
 
 
 def local_address(url_host: str | None, port: int) -> str:
-    """The address of this machine from which that host is reached."""
+    """The address of this machine on the route to that host and port."""
     if url_host is None:
         return LOCAL
     try:

@@ -1,7 +1,7 @@
-"""serve: what `fairlead serve` runs: one process, one of several replicas, or several workers. No module imports it.
+"""serve: the code of `fairlead serve`: one process, one of several replicas, or several workers. No module imports it.
 
-`serve_one` is one process from its start to its end: signals, garbage collection, and what it prints. The first SIGTERM
-drains it, a second one or SIGINT stops it at once, SIGHUP reads the configuration file again.
+`serve_one` runs one process from its start to its end, with its signals, garbage collection and output. The first
+SIGTERM drains it, a second SIGTERM or a SIGINT stops it at once, SIGHUP reads the configuration file again.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 def serve(config: Config, config_file: Path | None = None) -> None:
     """Serve until SIGTERM or SIGINT. SIGTERM drains first; a second SIGTERM ends the drain. State is stored next to the
-    configuration file unless that file sets another place. Raises what `Gateway.start` raises.
+    configuration file unless that file sets another place. Raises the errors of `Gateway.start`.
     """
     gc.freeze()  # modules stay, so no collection looks at them
     configure_logging(config.log.level, config.log.format)
@@ -67,7 +67,7 @@ async def serve_one(
     *,
     greets: bool = True,
 ) -> None:
-    """Serve with the gateway that `make` makes, in this process. Raises what `make` and `Gateway.start` raise."""
+    """Serve with the gateway that `make` makes, in this process. Raises the errors of `make` and `Gateway.start`."""
     loop = asyncio.get_running_loop()
     reloading = None if config_file is None else Reloading(config_file, config)
     terminated, interrupted = asyncio.Event(), asyncio.Event()
@@ -147,8 +147,8 @@ def _greet(config: Config, config_file: Path | None, url: str, gateway: Gateway)
 
 
 def greeting(url: str, models: list[str], *, key_for: str | None = None, config_file: Path | None = None) -> str:
-    """Two examples, for curl and for Python, that work as pasted. `key_for`: the tenant that a key is made for first;
-    None: any key is accepted.
+    """The text for the terminal after the start: two examples, for curl and for Python. `key_for`: they first make a
+    key for this tenant; None: any key is accepted.
     """
     if not models:
         return f"fairlead serves {url}. No backend has answered yet.\n"

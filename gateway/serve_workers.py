@@ -1,7 +1,7 @@
-"""serve_workers: a gateway of several workers: a parent, worker 0 which leads, and its followers.
+"""serve_workers: a gateway of several workers: a parent process, worker 0, which leads, and its followers.
 
-Each worker is a gateway that is handed its part in their order (gateway/shared_order/member_order.py), as the parent
-has appointed it (gateway/workers/appointed.py).
+Each worker is a gateway with its part in the shared order (gateway/shared_order/member_order.py), as the parent has
+appointed it (gateway/workers/appointed.py).
 """
 
 import sys
@@ -50,7 +50,7 @@ def serve_workers(config: Config, config_file: Path | None, serve_one: ServeOne)
 
 
 def run_worker(place: WorkerPlace, *, config: Config, config_file: Path | None, serve_one: ServeOne) -> int:
-    """Be this worker until it ends; returns its exit status."""
+    """Run this worker until it ends; returns its exit status."""
     if place.epoch > 1 or place.name != f"w{place.index}-{place.index + 1}":  # started anew: the file may have changed
         config = _present(config, config_file)
     try:

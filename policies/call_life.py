@@ -13,7 +13,7 @@ the Scheduler, the OrderedRequest at the leader, the Lease in the process of the
 an event that a state does not have there is a LifeError.
 
 Two things are no states. That a call is continued is a property of its request (`produced_tokens`): it is true in every
-state from the first cut on. What was charged and told of a call is in the accounts.
+state from the first cut on. The charges and the reported usage of a call are in the accounts.
 """
 
 from enum import StrEnum

@@ -27,7 +27,7 @@ class Fact:
     call: str
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of the method that handles it."""
+        """The arguments for the method that handles this fact."""
         return {name: getattr(self, name) for name in self.__slots__ if name != "call"}
 
     def but(self, **changes: Any) -> Self:
@@ -45,11 +45,11 @@ class RunFact(Fact):
 
     @property
     def stopped_after(self) -> Usage | None:
-        """What the request had used when it left its backend, where that stays charged and it is continued."""
+        """The charged usage of a request that left its backend and is to be continued; None for any other."""
         return None
 
     def waiting(self, request: Request, backend_id: str) -> Request:
-        """The request, dispatched to this backend until now, as it waits again."""
+        """The request as it waits again, after it was dispatched to this backend."""
         return request
 
 

@@ -1,4 +1,4 @@
-"""GroupState: a group of one pool as the pool's parts share it."""
+"""GroupState: the settings and the requests in flight of one group, shared by all parts of a pool."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class GroupState:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is at its in-flight limit."""
+        """Whether the group is at its in-flight limit."""
         limit = self.group.in_flight_max
         return limit is not None and self.in_flight >= limit
 

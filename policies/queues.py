@@ -1,7 +1,7 @@
 """Queues of waiting requests: a FIFO per tenant, and the deadlines of a pool.
 
-A request is in the order of its tenant's FIFO, or it is held until its API key has room (pool/key_holds.py), or its
-session (pool/session_gate.py).
+A request is in the order of its tenant's FIFO, or it is held until its API key (pool/key_holds.py) or its session
+(pool/session_gate.py) has room.
 
 Every operation on one request costs O(1) or O(log n). A request may be removed from the middle of its queue: its client
 disconnected, or its queue timeout ended.
@@ -24,7 +24,7 @@ _arrived_at = attrgetter("arrived_at")
 
 class Deadlines(dict[str, tuple[str, float]]):
     """The deadlines of waiting requests. Each request id maps to the tenant's id and the time at which the wait ends.
-    `put` a request; remove it as from a dictionary: the heap then holds a void entry until it surfaces or the heap is
+    `put` adds a request; `del` and `pop` remove it, and its void heap entry stays until it surfaces or the heap is
     rebuilt. Mutable.
     """
 
@@ -35,7 +35,7 @@ class Deadlines(dict[str, tuple[str, float]]):
         self._heap: list[tuple[float, str]] = []  # with void entries
 
     def put(self, request_id: str, tenant_id: str, deadline_at: float) -> None:
-        """The request waits until then, or longer than before."""
+        """Set the time until which the request waits, or move it to a later time."""
         if not self:
             self._heap.clear()
         self[request_id] = tenant_id, deadline_at
@@ -45,12 +45,12 @@ class Deadlines(dict[str, tuple[str, float]]):
             heapify(self._heap)
 
     def next(self) -> float | None:
-        """The earliest; None: nothing waits."""
+        """The earliest deadline; None if no request waits."""
         self._drop_void()
         return self._heap[0][0] if self._heap else None
 
     def passed(self, now: float) -> str | None:
-        """The request whose deadline has passed, the earliest; None if there is none."""
+        """The id of the request with the earliest deadline, if that has passed; else None."""
         if not self._heap or self._heap[0][0] > now:
             return None
         self._drop_void()
@@ -69,8 +69,9 @@ class Deadlines(dict[str, tuple[str, float]]):
 class ArrivalOrder(Mapping[str, Request]):
     """A mapping of waiting requests by id, oldest first, whatever the order in which they are added.
 
-    A request comes after all that arrived before it, but for those that another process told late, and those that are
-    put first. These are few, and stand apart: what comes in order costs as much as in a dictionary. Mutable.
+    A request comes after all requests that arrived before it. The exceptions are requests that another process reported
+    late, and requests that are put first. These few are kept apart; the others cost as much as in a dictionary.
+    Mutable.
     """
 
     __slots__ = ("_first", "_in_order", "_late", "_late_heap", "_late_made")
@@ -91,7 +92,7 @@ class ArrivalOrder(Mapping[str, Request]):
         self._in_order[request.id] = request
 
     def insert(self, request: Request) -> None:
-        """Add a request before all that arrived later, but after those that were put first."""
+        """Add a request before all requests that arrived later, but after the requests that were put first."""
         if not self._in_order or next(reversed(self._in_order.values())).arrived_at <= request.arrived_at:
             self._in_order[request.id] = request
             return
@@ -115,7 +116,7 @@ class ArrivalOrder(Mapping[str, Request]):
         return request
 
     def head(self) -> Request:
-        """The one that is first."""
+        """The first request."""
         if self._first:
             return next(iter(self._first.values()))
         if not self._late:
@@ -129,7 +130,7 @@ class ArrivalOrder(Mapping[str, Request]):
         return late if late.arrived_at < oldest.arrived_at else oldest
 
     def last(self) -> Request:
-        """The one that is last. Costs O(n) in those that came late."""
+        """The last request. Costs O(n) in the requests that were reported late."""
         ends = [next(reversed(self._in_order.values()))] if self._in_order else []
         ends += self._late.values()
         return max(ends, key=_arrived_at) if ends else next(reversed(self._first.values()))
@@ -159,7 +160,7 @@ class ArrivalOrder(Mapping[str, Request]):
 @dataclass(slots=True)
 class TenantQueue:
     """The waiting requests of one tenant: those in the order, oldest first, and those that are held. `body_bytes`
-    counts both, `prompt_tokens` the order.
+    counts both, `prompt_tokens` only those in the order.
     """
 
     requests: ArrivalOrder = field(default_factory=ArrivalOrder)
@@ -171,11 +172,11 @@ class TenantQueue:
         return len(self.requests) + len(self.held) if self.held else len(self.requests)
 
     def all(self) -> list[Request]:
-        """All that wait, those in the order first."""
+        """All waiting requests: first those in the order, then those that are held."""
         return [*self.requests.values(), *self.held.values()]
 
     def newest(self) -> Request:
-        """The last one of those in the order, or of those that are held, whichever arrived later."""
+        """The last request in the order, or the last held one, whichever arrived later."""
         last = [self.requests.last()] if self.requests else []
         if self.held:
             last.append(next(reversed(self.held.values())))
@@ -214,7 +215,7 @@ class TenantQueues:
         self._ordered(request).append(request)
 
     def add_back(self, request: Request) -> None:
-        """Put a request before all of its tenant's that arrived later."""
+        """Insert a request before those requests of its tenant that arrived later."""
         self._ordered(request).insert(request)
 
     def add_first(self, request: Request) -> None:
@@ -277,11 +278,11 @@ class PoolQueues(TenantQueues):
         return request_id in self.deadlines
 
     def holds(self, request: Request) -> bool:
-        """Whether this very request waits, and not a later one with its id."""
+        """Whether this very request waits, and not a later request with the same id."""
         return request.id in self.deadlines and self.get(request.id) is request
 
     def append(self, request: Request, deadline_at: float, *, by_arrival: bool = False) -> None:
-        """Put a request at the end of its tenant's queue, or `by_arrival` before all that arrived later."""
+        """Put a request at the end of its tenant's queue; `by_arrival`: before its requests that arrived later."""
         self._expire_at(request, deadline_at)
         waiting = self._ordered(request)
         if by_arrival:
@@ -306,7 +307,7 @@ class PoolQueues(TenantQueues):
         return sorted(ordered, key=lambda request: (request.arrived_at, request.id))
 
     def get(self, request_id: str) -> Request:
-        """A waiting request."""
+        """The waiting request with this id."""
         tenant_id, _ = self.deadlines[request_id]
         queue = self.by_tenant[tenant_id]
         return queue.requests[request_id] if request_id in queue.requests else queue.held[request_id]
@@ -327,7 +328,7 @@ class PoolQueues(TenantQueues):
         return request
 
     def note(self, tenant_ids: Iterable[str]) -> None:
-        """The queues of these tenants have changed, or their places among tiers and groups."""
+        """Record that the queues of these tenants, or the tenants' places among tiers and groups, have changed."""
         if self.changed is not None:
             self.changed.update(tenant_ids)
             if len(self.changed) > CHANGED_MAX or not self.deadlines:

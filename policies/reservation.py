@@ -1,4 +1,4 @@
-"""Reservation: what one request occupies at its backend, and its progress there."""
+"""Reservation: the slot and memory that one request occupies at its backend, and its progress there."""
 
 from dataclasses import dataclass
 from math import inf
@@ -13,9 +13,9 @@ class Reservation:
     `tokens` are its own KV tokens (the tail of its prompt and its whole output), rounded up to blocks; `prefix` has the
     leading blocks of its prompt that it may share, `block_tokens` tokens each. `output_tokens` are expected and
     `produced_tokens` are produced already, over all its sequences. `prompt_tokens` is the estimate at dispatch, of
-    which `cached_tokens` need not be computed. The request arrived at `arrived_at`. It is the `number`-th that its
-    backend was sent, which then had `ran_with` sequences of ours, its own included, and the `sender_number`-th that its
-    `sender` (Request.sender) sent there. It may produce `output_tokens_max` at the most.
+    which `cached_tokens` need not be computed. The request arrived at `arrived_at`. It is the `number`-th request that
+    its backend was sent, and the `sender_number`-th that its `sender` (Request.sender) sent there. With it, `ran_with`
+    sequences of ours ran there. It may produce at most `output_tokens_max` tokens.
     """
 
     tier_id: str
@@ -38,12 +38,12 @@ class Reservation:
 
     @property
     def steps_left(self) -> float:
-        """Steps until its expected end; negative: it has outgrown the prediction."""
+        """Steps until the request's expected end; negative: it has outgrown the prediction."""
         return (self.output_tokens - self.produced_tokens) / self.sequences
 
     @property
     def first_due_at(self) -> float:
-        """When its first token is due; -inf without a TTFT target, which compares as overdue."""
+        """When the request's first token is due; -inf without a TTFT target, which compares as overdue."""
         envelope = self.envelope
         return -inf if envelope is None or envelope.ttft_s is None else self.arrived_at + envelope.ttft_s
 
@@ -54,5 +54,5 @@ class Reservation:
 
     @property
     def context_tokens(self) -> float:
-        """KV tokens that a step reads for it, averaged over its expected lifetime."""
+        """KV tokens that a step reads for the request, averaged over its expected lifetime."""
         return self.prompt_tokens + self.output_tokens / 2

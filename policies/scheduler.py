@@ -62,12 +62,10 @@ from policies.types import (
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler:
-    """The scheduler of one pool, which decides what request is served next, and by which backend. One instance per
-    pool.
-    """
+    """The scheduler of one pool, which decides which request is served next, and by which backend."""
 
     def __init__(self, settings: SchedulerSettings | None = None, **changed: Any) -> None:
-        """With these settings, or the defaults; `changed` are single ones in their place."""
+        """Make a scheduler with these settings (None: the defaults). `changed` overrides single settings."""
         settings = replace(settings or SchedulerSettings(), **changed)
         assert settings.decisions_max > 0, "a poll decides something"
         parts = SchedulerParts(settings)
@@ -121,8 +119,8 @@ class Scheduler:
             self._waiting.wait(request, ends_at, now)
 
     def arrived(self, request: Request, now: float) -> Sequence[Action]:
-        """A request arrived, and what follows is decided at once: `submit` and `poll`, to the digit. Where nothing else
-        is to be decided, the request is sent without having been queued.
+        """A request arrived: do exactly what `submit` and then `poll` do, and return the actions. Where no other
+        decision is due, the request is sent without having been queued.
         """
         ends_at = self._admitted_until(request, now)
         if ends_at is None:
@@ -160,7 +158,7 @@ class Scheduler:
         return self._admission.queue_timeout.ends_at(request, now)
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
-        """A dispatched request has used this much so far. Facts about requests that have ended are ignored."""
+        """A dispatched request has used this many tokens so far. Facts about requests that have ended are ignored."""
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
@@ -180,7 +178,7 @@ class Scheduler:
     ) -> None:
         """A dispatched request ended. Its charge stays; a backend failure before the first token is free, and so is a
         request that used nothing, whatever the price of a request without tokens. `timing` is the latency of the
-        answer, for requests with an envelope. `usage` is its total; None: as last told by `tokens`.
+        answer, for requests with an envelope. `usage` is the request's total usage; None: as last told by `tokens`.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
@@ -218,9 +216,9 @@ class Scheduler:
         cause: Cause = Cause.FAILED,
     ) -> None:
         """The backend rejected a dispatched request, or the request was preempted, as the cause says: it waits again at
-        the head of its tenant's queue, as charged as it was, with its old deadline. The backend gets nothing for
-        `hold_s` seconds. With `backend_ids` the request may go to these alone from now on, and its backend has rejected
-        nothing.
+        the head of its tenant's queue, with its charge and its old deadline. The backend gets no request for `hold_s`
+        seconds. With `backend_ids` the request may only go to these backends from now on, and its return does not count
+        as a rejection by its backend.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
@@ -237,9 +235,9 @@ class Scheduler:
         self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0, cause: Cause = Cause.FAILED
     ) -> None:
         """A dispatched request stopped after `usage`: its backend failed, or it was preempted, as the cause says. It
-        waits again at the head of its tenant's queue, as charged as it is, to be continued by any backend; its queue
-        timeout begins anew. From then on its usage still counts what all its backends have produced, and its prompt
-        once. The backend gets nothing for `hold_s` seconds.
+        waits again at the head of its tenant's queue, with its charge, to be continued by any backend; its queue
+        timeout begins anew. Its usage then counts the output of all its backends, and its prompt once. The backend gets
+        no request for `hold_s` seconds.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
@@ -253,8 +251,8 @@ class Scheduler:
         self._waiting.reassign_stranded(now)
 
     def cancel(self, request_id: str, now: float) -> None:
-        """The client disconnected before the driver knew of a dispatch, so nothing was sent and nothing is charged:
-        a queued request leaves, and one that was dispatched meanwhile ends. What an interrupted request was charged
+        """The client disconnected before the driver knew of a dispatch, so nothing was sent and nothing is charged: a
+        queued request leaves, and a request that was dispatched meanwhile ends. The charge of an interrupted request
         stays. Unknown ids are ignored.
         """
         if self._waiting.end_parked(request_id, now):
@@ -270,9 +268,7 @@ class Scheduler:
             self._rejected[:] = [action for action in self._rejected if action.request_id != request_id]
 
     def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
-        """A call that was never queued used this much of a tenant's service, with this key. Unknown tenants are
-        ignored.
-        """
+        """A call that was never queued used this much, with the API key `key_id`. Unknown tenants are ignored."""
         tenant = self._tenants.admitted(tenant_id)
         if tenant is not None:
             self._rounds = None
@@ -280,7 +276,7 @@ class Scheduler:
             self._admission_rules.spent(tenant, key_id, usage.prompt_tokens + usage.output_tokens, now)
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
-        """All live backends, newly measured. A missing backend gets no new requests; what runs there continues."""
+        """The load of every live backend, newly measured. A missing one gets no new requests; what runs continues."""
         self._rounds = None
         self._fleet.live(loads, self._ledger.at, now)
         if self._sessions is not None:
@@ -296,7 +292,7 @@ class Scheduler:
         self._waiting.reassign_stranded(now)
 
     def measured(self, load: BackendLoad, now: float) -> None:
-        """One live backend, newly measured; the others stay as they were. Costs O(requests in flight there)."""
+        """The load of one live backend, newly measured; the others keep theirs. Costs O(requests in flight there)."""
         self._rounds = None
         is_other = self._fleet.measured(load, self._ledger.at(load.backend_id), now)
         if self._sessions is not None:
@@ -380,8 +376,8 @@ class Scheduler:
         self._shedding.ranks_changed()
 
     def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
-        """Set all counters from a checkpoint, and drop those of this process. Call it when the backends are known and
-        nothing waits or runs. Tenants that join within `returning_s` seconds are lifted to the checkpoint's level only.
+        """Set all counters from a checkpoint, and drop those of this process. Call it when backends are known and no
+        request is here. Tenants that join within `returning_s` seconds are lifted to the checkpoint's level only.
         """
         assert not len(self._queues) + len(self._ledger.in_flight), "restored before anything waits or runs"
         arrangement = self._arrangement
@@ -402,8 +398,8 @@ class Scheduler:
         output_tokens: float = 0.0,
         dispatched_at: float | None = None,
     ) -> None:
-        """A request that another scheduler dispatched runs at this backend. It takes its slot, limit or not, with room
-        for `output_tokens` (0: as predicted here). `usage` counts as charged. Its tenant must be known.
+        """A request that another scheduler dispatched runs at this backend. It takes its slot, even beyond the limit,
+        with room for `output_tokens` (0: as predicted here). `usage` counts as charged. Its tenant must be known.
         """
         for known in (self._queues.deadlines, self._ledger.in_flight, self._waiting.parked):
             assert request.id not in known, "an id is in use once"
@@ -462,8 +458,8 @@ class Scheduler:
 
     def next_wakeup(self) -> float | None:
         """When to poll although no fact arrived: at once if the last poll was cut short, else at the next deadline,
-        opening of a held backend, or time at which a waiting request may preempt. While nothing waits, when a backend
-        has drained long enough; None: there is none.
+        opening of a held backend, or time at which a waiting request may preempt. While no request waits, when a
+        backend has drained long enough; None: no such time is known.
         """
         drained_at = self._draining.next_at() if self._draining.since else None
         if not self._queues.deadlines:
@@ -488,9 +484,7 @@ class Scheduler:
         return take_snapshot(self.parts, now, tenant_ids)
 
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
-        """The limits per minute that a call with this key of the tenant meets, and what remains of them; empty for an
-        unknown tenant.
-        """
+        """The limits per minute for a call of the tenant with this key, with what remains; empty if it is unknown."""
         state = self._tenants.states.get(tenant_id)
         return RateLimits() if state is None else self._admission_rules.limits(state.tenant, key_id, now)
 
@@ -505,22 +499,22 @@ class Scheduler:
         return waits_for(self._queues.get(request_id), self._queues, self._tenants.states, self._fleet, now)
 
     def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]:
-        """Why those of these requests that are queued wait, whose turn it is, and when they will probably be sent, as
-        of the last poll. Takes longer for each than `waits_for`.
+        """Why each queued one of these requests waits, which tenant is next, and when the request will probably be
+        sent, as of the last poll. Takes longer per request than `waits_for`.
         """
         requests = [self._queues.get(each) for each in request_ids if each in self._queues]
         return wait_views(self.parts, requests, now)
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
-        """How much of its prompt the backend has probably computed for a dispatched request: all of it where too little
-        is known of the backend's steps. None if the request is not in flight.
+        """How much of a dispatched request's prompt the backend has probably computed; the whole prompt where too
+        little is known of the backend's steps. None if the request is not in flight.
         """
         entry = self._ledger.in_flight.get(request_id)
         return None if entry is None else self._fleet.prefilled(entry, now)
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
-        """What `restored` of the next scheduler of this pool takes; takes time in proportion to the tenants. With
-        `tenant_ids` it has the counters of these tenants alone, and of all tiers and groups.
+        """The counters, for `restored` of the pool's next scheduler. Takes time in proportion to the tenants. With
+        `tenant_ids` it has the counters of these tenants only, and of all tiers and groups.
         """
         self._accounting.settle_all()
         restored: ServiceCheckpoint = self._arrangement.factory.restored

@@ -17,8 +17,8 @@ from policies.step_time.model import StepTime
 class SloEnvelope:
     """The latency targets of a request: token j (0-based) is due at arrival + ttft_s + j * tpot_s.
 
-    `ttft_s_given` is the tenant's own target where the request asks for a shorter `ttft_s`. The feasibility rule counts
-    what the request costs others from `ttft_s_given`.
+    `ttft_s_given` is the tenant's own target where the request asks for a shorter `ttft_s`. The feasibility rule uses
+    `ttft_s_given` for the delay that the request causes to others.
     """
 
     ttft_s: float | None = None
@@ -34,9 +34,9 @@ class Tier:
     free slot without preemption.
 
     With `rejects_misses` a request that cannot meet its envelope is rejected; otherwise it waits. `priority` orders
-    shedding: lower tiers are shed first (llm-d's polarity; vLLM's is the opposite), tiers below 0 only, all others are
-    protected. It does not order the queue. A `preemptible` tier's requests may be preempted for a request with
-    an envelope until their first token.
+    shedding: lower tiers are shed first (llm-d's polarity; vLLM's is the opposite). Only tiers below 0 are shed.
+    `priority` does not order the queue. A `preemptible` tier's requests may be preempted for a request with an envelope
+    until their first token.
     """
 
     id: str
@@ -102,7 +102,7 @@ class Tenant:
     keys: Mapping[str, KeyLimits] = field(default_factory=dict, hash=False)
 
     def may_meet_rate_limit(self, key_id: str) -> bool:
-        """Whether requests with this key may meet a limit per minute: its own, that of the key, or one of the group."""
+        """Whether a limit per minute applies to requests with this key: the tenant's own, the key's, or the group's."""
         has_own = self.requests_per_minute_max is not None or self.tokens_per_minute_max is not None
         return has_own or self.group_id is not None or key_id in self.keys
 
@@ -119,15 +119,15 @@ class Request:
     all. `program_id` names the agent (an application of many calls) that the request belongs to. `sender` names the
     process that holds the client's connection and sends the request to its backend; empty: the scheduler's own.
 
-    A request that `is_resumable` may be interrupted after any token and continued from there, at any backend. One that
-    was interrupted has `produced_tokens` of its output, the last of them from the backend `ran_at`. It was preempted
-    `preemptions` times so far. A driver that submits a request leaves these three alone.
+    A request that `is_resumable` may be interrupted after any token and continued from there, at any backend. An
+    interrupted request has `produced_tokens` of its output, the last of them from the backend `ran_at`. It was
+    preempted `preemptions` times so far. A driver that submits a request leaves these three alone.
 
-    `key_id` is the API key that it came with; empty: none. `parent_id` is the `program_id` of the session that has
-    started its own, and with `ends_session` its session has no further call (policies/sessions/).
+    `key_id` is the API key of the request; empty: none. `parent_id` is the `program_id` of the session that started the
+    request's session. With `ends_session`, the request's session has no further call (policies/sessions/).
 
     A request that `may_pass_on` has another pool to go to, unless its client has a part of the answer. So it is
-    rejected where it would miss its envelope, whatever its tier does with misses, and where it would wait for a backend
+    rejected if it would miss its envelope, even in a tier without `rejects_misses`, and if it would wait for a backend
     to come.
     """
 
@@ -159,7 +159,7 @@ class Request:
 
     @property
     def passes_on(self) -> bool:
-        """Whether it goes to another pool now, if this one cannot serve it."""
+        """Whether the request goes to another pool now if this pool cannot serve it."""
         return self.may_pass_on and not self.produced_tokens
 
     @property
@@ -181,7 +181,7 @@ class Usage(NamedTuple):
     output_tokens: int
 
     def within(self, most: "Usage") -> "Usage":
-        """The usage, or, of each kind, the most that there can be."""
+        """The usage, with each count limited to that of `most`."""
         prompt_tokens = min(self.prompt_tokens, most.prompt_tokens)
         return Usage(prompt_tokens, min(self.cached_tokens, prompt_tokens), min(self.output_tokens, most.output_tokens))
 
@@ -190,8 +190,8 @@ class Timing(NamedTuple):
     """The measured latency of one answer, of which `tokens` were seen (policies/slo/timeliness.py).
 
     `ttft_s` is None for an answer that was not streamed: its first token was not seen. `tpot_s` and `tpot_envelope_s`
-    are the largest times per output token over the answer: since its first token came, and since that was due. None:
-    there was no second token, or no way to tell.
+    are the largest times per output token over the answer: since its first token came, and since its first token was
+    due. None: there was no second token, or it was not seen.
     """
 
     ttft_s: float | None
@@ -201,7 +201,7 @@ class Timing(NamedTuple):
     tokens_in_time: int
 
     def within(self, tokens_max: int) -> "Timing":
-        """The timing of an answer that had at most so many tokens. Those that were late stay late."""
+        """The timing for an answer of at most `tokens_max` tokens. Tokens that were late stay late."""
         if self.tokens <= tokens_max:
             return self
         late = self.tokens - self.tokens_in_time
@@ -209,7 +209,7 @@ class Timing(NamedTuple):
 
 
 class ReplicaShare(NamedTuple):
-    """One replica's part of a limit that `replicas` share. The first replicas take one more each of a remainder."""
+    """One replica's part of a limit that `replicas` share. Of a remainder, the first replicas get one more each."""
 
     replicas: int = 1
     number: int = 0
@@ -235,10 +235,10 @@ class BackendLoad:
     """The size of a backend and its last measured load.
 
     Several engines behind one URL are one backend of their summed capacity (`engines` is their number). None means
-    unknown: sizes are then learnt or bounded by defaults, measurements ignored. Of the requests that wait some may wait
-    for other things than room, such as a grammar; None: that is not told. `prefixes_shared`: requests with equal
-    prompt blocks hold them once (automatic prefix caching). `measured_at` tells a new measurement from a repeated
-    one; None: every one is new.
+    unknown: sizes are then learnt or bounded by defaults, and measurements are ignored. Of the waiting requests, some
+    may wait for other things than room, such as a grammar; None: the engine does not report their number.
+    `prefixes_shared`: requests with equal prompt blocks hold them once (automatic prefix caching). `measured_at` tells
+    a new measurement from a repeated one; None: every one is new.
 
     An engine step computes at most `step_tokens_max` tokens (vLLM's max_num_batched_tokens), at most
     `prompt_step_tokens_max` of one prompt (long_prefill_token_threshold; None: no lower limit), chosen by the rule
@@ -248,9 +248,9 @@ class BackendLoad:
     dispatch to this backend (Dispatch.number) that `pab_dispatches` has of each sender; None: all that were sent before
     this report.
 
-    `share` is this replica's part of the capacity; the others, of which nothing is known, are taken to use as much as
-    their parts allow. `untold_tokens` are KV tokens that our requests hold there beyond the usage that was told. One
-    that `drains` is not available, and is to be left soon by what it runs.
+    `share` is this replica's part of the capacity; the other replicas are assumed to use their whole parts.
+    `untold_tokens` are KV tokens that our requests hold there beyond the usage that was told. A backend that `drains`
+    is not available, and its running requests have to leave it soon.
     """
 
     backend_id: str
@@ -339,12 +339,12 @@ class LimitKind(StrEnum):
 class Dispatch:
     """The decision to send this request to this backend now.
 
-    Up to `quiet_tokens` of output, no decision depends on the number of tokens so far: the scheduler may be told of
-    them late, but before the accounts are read. `cached_tokens` of the prompt are assumed to be in the backend's prefix
-    cache and charged as such until the backend reports. A request that `may_be_preempted` may be preempted until its
-    client has been sent something, and later too if it is resumable. It is the `number`-th request that its sender
-    sends to this backend. Its reservation has room for `output_tokens`. As far as sessions and prefixes are known, its
-    backend has computed `expected_tokens` of the prompt before.
+    Up to `quiet_tokens` of output, no decision depends on the number of tokens so far: these tokens may be reported to
+    the scheduler late, but before the accounts are read. `cached_tokens` of the prompt are assumed to be in the
+    backend's prefix cache and charged as such until the backend reports. A request that `may_be_preempted` may be
+    preempted until its client has been sent something, and later too if it is resumable. It is the `number`-th request
+    that its sender sends to this backend. Its reservation has room for `output_tokens`. As far as sessions and prefixes
+    are known, its backend has computed `expected_tokens` of the prompt before.
     """
 
     request_id: str
@@ -360,7 +360,7 @@ class Dispatch:
 @dataclass(frozen=True, slots=True)
 class Reject:
     """The decision to reject this request. A client that retries within `retry_after_s` seconds is rejected again.
-    `limit` rejected it; None: no such limit did.
+    `limit` is the rate limit that rejected it; None: no rate limit did.
     """
 
     request_id: str
@@ -372,11 +372,11 @@ class Reject:
 @dataclass(frozen=True, slots=True)
 class Preempt:
     """The decision to preempt this dispatched request, unless its client has been sent something and it is not
-    resumable. `cause` is why: for another request, or because its backend drains.
+    resumable. `cause` is the reason: another request, or a backend that drains.
 
-    The driver answers with the fact `returned` if the request was preempted before its first token, with `interrupted`
-    after that, with this cause, and with `kept` if it was too late; with nothing if the request has ended. A preempted
-    request waits again at the head of its tenant's queue, as charged as it was, and in the order of the pool.
+    The driver answers with the fact `returned` (with this cause) if the request was preempted before its first token,
+    with `interrupted` if after it, with `kept` if the preemption was too late, and with no fact if the request has
+    ended. A preempted request keeps its charge, and waits again at the head of its tenant's queue.
     """
 
     request_id: str
@@ -396,8 +396,8 @@ class PolicyChoice:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The state of one limit per minute. Of `limit`, `remaining` is left now, and all of it again after `reset_s`
-    seconds.
+    """The state of one limit per minute. Of `limit`, `remaining` is left now; the whole `limit` is free again after
+    `reset_s` seconds.
     """
 
     limit: int
@@ -407,8 +407,8 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """The limits per minute that apply to a call. Of each kind it has the limit with the least remaining; None: no
-    limit.
+    """The limits per minute that apply to a call. For each kind (requests, tokens) it has the limit with the least
+    remaining; None: no limit.
     """
 
     requests: RateLimit | None = None
@@ -436,9 +436,10 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """The reason for which one request is queued, in a snapshot. `ahead` is the tenant whose turn it is in its queue;
-    None: its own, or its place in the order is not why it waits. `start_s` is the predicted time until it is sent, in
-    seconds; None: there is no forecast. `ahead_requests`: how many requests of its own tenant are queued before it.
+    """The reason for which one request is queued, in a snapshot. `ahead` is the tenant that is next in the request's
+    queue; None: it is the request's own tenant, or the request does not wait because of its place in the order.
+    `start_s` is the predicted time until it is sent, in seconds; None: there is no forecast. `ahead_requests` is the
+    number of requests of its own tenant that are queued before it.
     """
 
     reason: Wait
@@ -451,8 +452,8 @@ class WaitView:
 class Attainment:
     """The SLO attainment of some requests: the number of them that met each target. Only requests with an envelope that
     have ended count. A target that is not set is met. `tpot_met` counts from the first token, `tpot_envelope_met` from
-    when that was due. `met` counts requests with both `ttft_met` and `tpot_envelope_met`: all of their tokens were in
-    time. `requests` does not include `refused`, the rejected ones.
+    the time at which the first token was due. `met` counts requests with both `ttft_met` and `tpot_envelope_met`: all
+    of their tokens were in time. `requests` does not include `refused`, the rejected ones.
     """
 
     requests: int = 0
@@ -481,9 +482,9 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One session of an agent in a snapshot. It has been in its `state` since `since_at`. One that is held waits until
-    `needs_tokens` have room, at the latest until about `until_at`. Both are times of the snapshot's clock, so that they
-    stay as they are.
+    """One session of an agent in a snapshot. It has been in its `state` since `since_at`. A held session waits until
+    `needs_tokens` have room, at the latest until about `until_at`. Both are times on the snapshot's clock, so that they
+    do not change from one snapshot to the next.
     """
 
     id: str
@@ -500,9 +501,9 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class WorkingSetView:
-    """The contexts of sessions at one backend in a snapshot. They have `tokens`, of the `tokens_max` that they may have
-    of its KV pool. `tokens_max` is the part `eta` of the pool. None: the pool's size is not known. In about the last 10
-    s the backend was busy for `busy_ratio` of the time, and computed contexts again for `recomputed_ratio` of that.
+    """The contexts of sessions at one backend in a snapshot. They have `tokens`; they may have `tokens_max` of its KV
+    pool, which is the part `eta` (None: the size of the pool is not known). In about the last 10 s the backend was busy
+    for `busy_ratio` of the time, and spent `recomputed_ratio` of the busy time on computing contexts again.
     """
 
     tokens: int
@@ -515,11 +516,11 @@ class WorkingSetView:
 
 @dataclass(frozen=True, slots=True)
 class SessionsView:
-    """The sessions of a pool in a snapshot. `is_holding`: turns are held where they have no room. `demand_tokens`: the
-    working sets, and the contexts of turns that are held. Since start: pauses, and those of sessions that have had
-    their quantum (`yields`); of turns after the first, the prompt tokens that were expected to be cached, and those of
-    them that were computed again. `wait_counts` counts turns by how long they waited for room (SESSION_WAIT_BOUNDS_S);
-    `wait_s` is the sum.
+    """The sessions of a pool in a snapshot. `is_holding`: turns are held where they have no room. `demand_tokens` is
+    the sum of the working sets and the contexts of held turns. Since the start: the pauses, and those of sessions that
+    had their quantum (`yields`). `expected_tokens` are the prompt tokens of later turns that were expected to be
+    cached, of which `recomputed_tokens` were computed again. `wait_counts` counts turns by how long they waited for
+    room (SESSION_WAIT_BOUNDS_S); `wait_s` is the sum of these waits.
     """
 
     is_holding: bool
@@ -539,12 +540,12 @@ class TenantView:
     """One tenant in a snapshot. `service` is charged since start; `rank` orders the tenants of a tier.
     `slack_s_min` is the least slack of its requests with an envelope, queued or running.
 
-    `waiting_spell` numbers the uninterrupted spells in which the tenant had a request waiting that its limits let it
+    `waiting_spell` numbers the uninterrupted spells in which a request of the tenant waited that its limits let it
     send. The same number at two instants, other than 0, means that it waited throughout; 0: it does not wait.
 
-    `used` are the tokens that it was charged for since start, prompts from their dispatch on. `oldest_at` is when the
-    first request of its queue arrived, and `waits` why that one waits; None: nothing is queued. `sessions` are those of
-    its agents that are held, and that were used last; `session_states` counts all of them.
+    `used` are the tokens that it was charged for since start, prompts from their dispatch on. `oldest_at` is the
+    arrival time of the first request of its queue, and `waits` is why that request waits; None: no request is queued.
+    `sessions` has those of its agents' sessions that are held or were used last; `session_states` counts all.
     """
 
     queued_requests: int
@@ -589,8 +590,8 @@ class RequestView:
 @dataclass(frozen=True, slots=True)
 class StepsView:
     """The state of a backend's step-time limit in a snapshot. `step_s` is the predicted time of a step in which all
-    running requests decode; its bound `step_s_max` is the tightest TPOT target of what runs, or the knee of throughput
-    (None: no bound). `prefill_s` is the predicted time of prompts that were sent and are not computed yet.
+    running requests decode; its bound `step_s_max` is the tightest TPOT target of the running requests, or the knee of
+    throughput (None: no bound). `prefill_s` is the predicted time of prompts that were sent and are not computed yet.
     `budget_tokens` is the prefill admission budget, as reported by the engine or computed over one second.
     """
 
@@ -602,8 +603,8 @@ class StepsView:
 
 @dataclass(frozen=True, slots=True)
 class ReserveView:
-    """The capacity of a backend that is reserved for one tier: the larger of the operator's `reserve_ratio` and what
-    was learnt.
+    """The capacity of a backend that is reserved for one tier: the larger of the operator's `reserve_ratio` and the
+    learnt reserve.
     """
 
     sequences: int
@@ -644,9 +645,8 @@ class SizeSource(StrEnum):
 class BackendView:
     """One backend in a snapshot: our load and external load against its limits. `step_time` is the step-time model,
     certain or not. `steps` is None where no limit uses that model. `sequences_max` is the number of sequences that the
-    concurrency limit allows, whatever the number of slots (None: the limit is not a number). `size` says where
-    `requests_limit` is from.
-    `bound_by` None: it has room for one more.
+    concurrency limit allows, whatever the number of slots (None: the limit is not a number). `size` names the source of
+    `requests_limit`. `bound_by` is None while it has room for one more request.
     """
 
     available: bool
@@ -669,9 +669,9 @@ class Snapshot:
     """The state of a Scheduler for people and metrics; never an input to a decision. `attainment` is by tier.
 
     `service_in_flight_max` is the price of as many output tokens as may be in flight at once (U in fairness.md);
-    infinite where the size of a backend is unknown. `sent_again_tokens` are the prompts and outputs with which
-    interrupted requests were dispatched again, since start: what no prefix cache held of them was computed again.
-    `sessions` None: none are known, or not asked for.
+    infinite where the size of a backend is unknown. `sent_again_tokens` counts the prompt and output tokens that were
+    sent again to continue interrupted requests, since the start. `sessions` None: none are known, or they were not
+    asked for.
     """
 
     now: float

@@ -21,7 +21,7 @@ def sign_in() -> SignIn:
 
 
 def connect(signed_in: SignIn) -> AbstractAsyncContextManager[ApiClient]:
-    """Return a client of the API server for the time of one watch."""
+    """Return a client of the API server, to be used for one watch."""
     return ApiClient(signed_in())
 
 

@@ -46,14 +46,14 @@ class Batching(Protocol):
         ...
 
     def decoded(self, steps: int) -> None:
-        """Record that this many such steps ran without calls of `form`."""
+        """Record that `steps` steps, as counted by `decodes_ahead`, ran without calls of `form`."""
         ...
 
 
 def take(slots: Slots, batch: Batch, sequence: Sequence, tokens: int, tokens_max: int) -> None:
     """Let a running sequence compute these tokens in this step of `tokens_max`. While there is no room, sequences are
-    preempted from the end of the waiting order. A sequence that is its own victim is not taken; the last one left
-    always fits.
+    preempted from the end of the waiting order. A sequence that would have to be preempted itself gets no tokens; a
+    sequence that is alone always fits.
     """
     grow = slots.memory.grow
     while sequence.running:

@@ -1,4 +1,4 @@
-"""Batching policies: the choice of what one step computes.
+"""Batching policies: the choice of the tokens that one step computes.
 
 `SeparatePrefill` is the engine of the VTC paper: prompts are prefilled alone, and running requests pause meanwhile.
 `ChunkedPrefill` is vLLM: every step takes the running requests in order of admission and fills the rest of its token
@@ -24,9 +24,9 @@ DECODE_STEPS_MIN = 10
 
 class SeparatePrefill:
     """A batching policy that computes prompts in steps of their own, apart from decodes. The published engine uses
-    max(M // 6, 3072) for a pool of M tokens. It admits if the batch is empty or after `decode_steps_min` decodes, then
-    in every step until an admission succeeds. A prefill step takes at most `prefill_tokens_max` prompt tokens; a longer
-    prompt goes alone.
+    max(M // 6, 3072) for a pool of M tokens. It admits requests if the batch is empty or after `decode_steps_min`
+    decodes, then in every step until an admission succeeds. A prefill step takes at most `prefill_tokens_max` prompt
+    tokens; a longer prompt goes alone.
     """
 
     def __init__(self, *, prefill_tokens_max: int, decode_steps_min: int = DECODE_STEPS_MIN) -> None:
@@ -75,7 +75,7 @@ class ChunkedPrefill:
     """
 
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX, prompt_tokens_max: int | None = None) -> None:
-        """A step computes at most `prompt_tokens_max` of one prompt (--long-prefill-token-threshold)."""
+        """A step computes at most `prompt_tokens_max` tokens of one prompt (--long-prefill-token-threshold)."""
         self.tokens_max = tokens_max
         self.prompt_tokens_max = prompt_tokens_max or tokens_max
 

@@ -19,8 +19,8 @@ class StepCoefficients:
 
     Mixed and decode steps: base + token * new tokens + context_token * context + request * requests. Prefill alone:
     prefill_base + prefill_token * new tokens + prefill_request * requests, plus context_token for cached tokens (the
-    rest of the context is in prefill_token). Without a prefill line the mixed line applies. `overhead_s` is the host's,
-    per step.
+    rest of the context is in prefill_token). Without a prefill line the mixed line applies. `overhead_s` is the host's
+    time per step.
     """
 
     base_s: float

@@ -153,7 +153,7 @@ class Engine:
     def leap(self, now: float, before: float) -> Leap | None:
         """Do at once all steps from `now` that end before `before` and only give every running request one more token.
         No request is admitted or preempted or gets its first or last token in them. None if the next step is not like
-        that. Equal, to the last bit of the clock, to as many calls of step_begin and step_end.
+        that. The result equals, to the last bit of the clock, that of as many calls of step_begin and step_end.
         """
         assert self._step is None, "one step at a time"
         running = self._slots.running

@@ -2,11 +2,11 @@
 
 Memory comes first. Every decoding sequence gets room for its next token, by preemption from the end of the waiting
 order if there is none. Then the rule chooses, by due time, among all running sequences and, unless the step preempted,
-the first OFFERED_MAX waiting ones. A chosen waiting sequence gets a slot and room for its whole prompt, while there is
-any.
+the first OFFERED_MAX waiting ones. A chosen waiting sequence gets a slot and room for its whole prompt, while a slot
+and room are left.
 
-A token is due at arrival + TTFT + j * TPOT. Without a TTFT target a prompt has no due time, and tokens count from its
-arrival: they are late, so it decodes in every step, and steps keep to its TPOT.
+A token is due at arrival + TTFT + j * TPOT. Without a TTFT target a prompt has no due time, and output tokens are due
+from its arrival on: they are always late, so the sequence decodes in every step, and steps keep to its TPOT.
 """
 
 from collections.abc import Iterable

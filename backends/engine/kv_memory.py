@@ -1,8 +1,8 @@
 """KV memory of an engine: two rules by which sequences fit in the pool.
 
 The research code of VTC knows every output length and admits a request only if the batch can run to its end without
-overflow; it never preempts. vLLM knows no lengths: it admits a request if its prompt fits, takes a block whenever one
-is full, and preempts if there is none.
+overflow; it never preempts. vLLM knows no lengths: it admits a request if its prompt fits, takes a new block whenever
+the last one is full, and preempts if no block is free.
 """
 
 from collections.abc import Iterable
@@ -24,13 +24,13 @@ class KvMemory(Protocol):
         ...
 
     def reserve(self, sequence: Sequence, tokens: int) -> bool:
-        """Reserve room for `tokens` more of an admitted sequence, to be computed later. Without room, returns False and
-        changes nothing.
+        """Reserve room for `tokens` more tokens of an admitted sequence, to be computed later. Without room, returns
+        False and changes nothing.
         """
         ...
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Make room for `tokens` more of an admitted sequence. Without room, returns False and changes nothing."""
+        """Make room for `tokens` more tokens of an admitted sequence; without room, return False and do nothing."""
         ...
 
     def release(self, sequence: Sequence) -> None:
@@ -48,14 +48,15 @@ class KvMemory(Protocol):
 
 
 class OracleMemory:
-    """A KV memory that knows output lengths, and reserves room for the whole answer of each request (the rule of the
-    VTC and S-LoRA code).
+    """A KV memory that knows output lengths, and reserves room for each whole answer (the rule of VTC's and S-LoRA's
+    code).
 
     With the batch ordered by remaining output, longest first, the pool is fullest when some k-th request ends: then k
-    sequences have grown by its remaining output. Every such moment must stay below the pool's size. `tenant_tokens` of
-    the pool go to each distinct tenant in the batch: that code keeps 4 x rank 8 tokens of adapter bookkeeping even with
-    adapters switched off. This holds while all sequences advance together, as they do when prompts are prefilled alone.
-    Beside a prompt that is prefilled in chunks the others run ahead of the plan, and may have to be preempted.
+    sequences have grown by its remaining output. Every such moment must stay below the pool's size. Each distinct
+    tenant in the batch takes `tenant_tokens` of the pool: the published code keeps 4 x rank 8 tokens of adapter
+    bookkeeping even with adapters switched off. This holds while all sequences advance together, as they do when
+    prompts are prefilled alone. Beside a prompt that is prefilled in chunks the others run ahead of the plan, and may
+    have to be preempted.
     """
 
     def __init__(self, *, kv_tokens_max: int, tenant_tokens: int = 32) -> None:

@@ -33,7 +33,7 @@ class PrefixCache:
         return len(prefix)
 
     def unused_among(self, blocks: Sequence[int]) -> int:
-        """Return how many of these blocks can be evicted now, but not once they are acquired."""
+        """Return how many of these blocks can be evicted now. Once they are acquired, they cannot be evicted."""
         return sum(block in self._unused for block in blocks)
 
     def acquire(self, blocks: Sequence[int]) -> None:

@@ -13,11 +13,11 @@ from policies.types import SloEnvelope
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A request to submit to an engine. It has its output length, which only oracle memory uses in advance.
+    """A request to submit to an engine. It carries its output length, which only oracle memory uses in advance.
 
-    `prefix` has chained hashes of the prompt's leading blocks, `block_tokens` of the engine each. `priority` counts
-    only in priority order (lower first), `tenant_id` only in oracle memory, and `envelope` only in FairBatching. Its
-    targets count from `arrived_at`; None: from the time of `submit`.
+    `prefix` has chained hashes of the prompt's leading blocks, each of the engine's `block_tokens` tokens. `priority`
+    counts only in priority order (lower first), `tenant_id` only in oracle memory, and `envelope` only in FairBatching.
+    Its targets count from `arrived_at`; None: from the time of `submit`.
     """
 
     id: str

@@ -40,7 +40,7 @@ class Slots:
         return head if head is not None and self.admit_this(head) else None
 
     def admit_this(self, sequence: Sequence) -> bool:
-        """Admit this sequence of the queue, if there is a slot and room for its prompt."""
+        """Admit this waiting sequence, if there is a slot and room for its prompt."""
         if len(self.running) >= self.requests_running_max:
             return False
         cached = self.memory.admit(sequence)

@@ -39,7 +39,7 @@ class PromptText:
     block_tokens: int
 
     def ids(self) -> list[int]:
-        """Return the token ids of the prompt, which are made up for a text."""
+        """Return the token ids of the prompt, which are invented if the prompt is a text."""
         if self.token_ids is not None:
             return list(self.token_ids)
         data = self.text.encode()
@@ -65,8 +65,8 @@ def token_prompt(ids: Sequence[int], *, block_tokens: int, salt: str = "") -> Pr
 
 
 def render_chat(messages: Iterable[tuple[str, Any]], tools: Any = None) -> str:
-    """Render a conversation of (role, content) as one string. The string of a longer conversation begins with that of
-    its beginning.
+    """Render a conversation of (role, content) as one string. If a conversation continues another one, its string
+    begins with the other's string.
     """
     lines = [json.dumps(tools)] if tools else []
     for role, content in messages:

@@ -1,10 +1,10 @@
 """Meters of chat completions, completions and transcriptions: chunks of choices, a chunk of usage, [DONE].
 
-The gateway asks every backend that supports it for `include_usage` and `continuous_usage_stats`, so that it can charge
-each token as it passes. The client gets the bytes that the backend would have sent to it directly. A vLLM event that
-equals the previous one except for its token counts is recognised by its last bytes. That is exact: `"usage":{` cannot
-occur inside a JSON string, where quotes are escaped. Every other event (first seen spacing, finish, errors, several
-choices) is parsed. Events without usage are counted, and the last usage corrects the count.
+The gateway asks every backend that supports them for `include_usage` and `continuous_usage_stats`, so that the gateway
+can charge each token when it arrives. The client gets the bytes that the backend would have sent to it directly. A vLLM
+event that equals the previous one except for its token counts is recognised by its last bytes. That is exact:
+`"usage":{` cannot occur inside a JSON string, where quotes are escaped. Every other event (first seen spacing, finish,
+errors, several choices) is parsed. Events without usage are counted, and the last usage corrects the count.
 
 The last finish event is held until the next event, which decides its contents: `system_fingerprint` (vLLM puts it on
 the usage event if there is one, else on every finish event), and the usage of a server that reports it only on the
@@ -329,13 +329,13 @@ def _cut_usage(event: bytes, data: bytes, message: dict[str, Any]) -> tuple[byte
 
 
 def with_fingerprint(before: bytes, fingerprint: bytes | None, after: bytes) -> bytes:
-    """Put the fingerprint in the place of usage: vLLM never sends both in an event that has choices."""
+    """Put the fingerprint where the usage would be: vLLM never sends both in an event that has choices."""
     return before + b',"system_fingerprint":' + fingerprint + after if fingerprint is not None else before + after
 
 
 def ending(event: bytes, usage: Usage | None, fingerprint: bytes | None) -> bytes:
-    """The end of a stream after its finish event: its usage, if the client gets it, and [DONE]. `event` is any event of
-    the stream.
+    """The end of a stream after its finish event: the usage, if the client gets the usage, and [DONE]. `event` is any
+    event of the stream.
     """
     if usage is None:
         return DONE

@@ -1,9 +1,8 @@
 """Server-sent events: cutting a byte stream into events, and the interface of all meters.
 
 A meter is sans-IO: bytes in, bytes out. Only whole events leave it, so a relay that stops in the middle never leaves
-half an event behind. The output is the input without the usage that the gateway asked for and the client did not. SSE
-framing: https://html.spec.whatwg.org/multipage/server-sent-events.html, without a lone CR as line end, which no server
-sends.
+half an event behind. The output is the input without the usage that only the gateway has asked for. SSE framing:
+https://html.spec.whatwg.org/multipage/server-sent-events.html, without a lone CR as line end, which no server sends.
 """
 
 import re
@@ -43,8 +42,8 @@ place of all three for a client that did not ask for ids; None for one that did.
 class StreamMemo:
     """The facts that one stream of a backend showed and that hold for its next streams. Mutable, one per backend.
 
-    `fingerprint` is the last `system_fingerprint`, as JSON. `like` is the end of the events of its last stream,
-    `ids_like` of its last one with token ids. `ids_at` has the paths whose streams report token ids, and no reasoning.
+    `fingerprint` is the last `system_fingerprint`, as JSON. `like` is how the events of its last stream end, `ids_like`
+    those of its last stream with token ids. `ids_at` has the paths whose streams report token ids, and no reasoning.
     """
 
     fingerprint: bytes | None = None
@@ -58,10 +57,11 @@ class StreamCall:
     """The facts about a call that the meter of its stream needs.
 
     `choices` is the number of sequences in the answer (n times the number of prompts), `prompts` the number of prompts.
-    `keeps_usage`: the client asked for the event with the usage of all choices, and with `keeps_chunk_usage` for the
-    usage in chunks; else only the gateway did. `nulls_usage`: the backend writes `"usage":null` where there is none,
-    but only because usage was asked for. `tokens_per_byte` is for text whose tokens come several at once and uncounted.
-    `on_text` gets every piece of text whose tokens the server does not count, `on_id` the id of the answer, once.
+    `keeps_usage`: the client asked for the event with the usage of all choices; `keeps_chunk_usage`: the client asked
+    for the usage in chunks. Usage that only the gateway asked for is removed. `nulls_usage`: the backend writes
+    `"usage":null` where there is no usage, but only because usage was asked for. `tokens_per_byte` estimates the tokens
+    of text pieces that have several uncounted tokens. `on_text` gets every piece of text whose tokens the server does
+    not count, `on_id` the id of the answer, once.
     """
 
     keeps_usage: bool = False
@@ -78,9 +78,9 @@ class StreamCall:
 class StreamMeter(Protocol):
     """A meter of one stream: its usage so far, and the bytes that the client may see.
 
-    `done`: the answer is complete. `error`: the stream itself says that it is not complete. `aborted`: because the
-    backend stopped. `rejected`: because the call was wrong, before anything was generated, which is no evidence against
-    the backend. End a stream that has neither `done` nor `error` with `cut`.
+    `done`: the answer is complete. `error`: the stream itself says that it is not complete. `aborted`: it is not,
+    because the backend stopped. `rejected`: it is not, because the call was wrong, before anything was generated; this
+    is no evidence against the backend. A stream that has neither `done` nor `error` has to be ended with `cut`.
     """
 
     @property
@@ -166,7 +166,7 @@ class FirstEvent:
 class Uncounted:
     """An estimate of the number of tokens of one sequence, from its pieces of text, where the server does not count
     tokens. A piece is at least one token, and normally just one. A server that lags or holds tokens back puts several
-    into one piece; then the number of bytes gives the estimate.
+    tokens into one piece; then the number of bytes gives the estimate.
     """
 
     __slots__ = ("_bytes", "tokens")
@@ -255,8 +255,8 @@ def is_one_event(data: bytes) -> bool:
 
 
 def payload(event: bytes, *, is_one: bool = False) -> bytes:
-    """Return the data lines of an event, joined as the SSE standard defines; empty if it has none. `is_one`: it has one
-    line, as the caller knows.
+    """Return the data lines of an event, joined as the SSE standard defines; empty if it has none. `is_one`: the caller
+    knows that the event has only one line.
     """
     if event.startswith(b"data: ") and (is_one or is_one_event(event)):
         return event[6:-2]

@@ -1,8 +1,8 @@
 """Members of a long JSON answer, found by a search from its end instead of a parse.
 
-Parsing 60 MB of log probabilities takes a second, in which no other request is served, and ten times their memory. Only
-one short member of the top level is needed, and servers write their usage after the text. Two facts of JSON (RFC 8259)
-are enough to find it exactly:
+Parsing 60 MB of log probabilities takes a second, in which no other request is served, and ten times as much memory.
+Only one short member of the top level is needed, and servers write their usage after the text. Two facts of JSON (RFC
+8259) are enough to find it exactly:
 
 - A quote that no backslash precedes begins or ends a string. So `"usage"` without one is a string of its own, and
   begins outside of all strings.
@@ -67,8 +67,8 @@ def member_at(body: bytes | bytearray, name: str, *, level: int = 1) -> Steps:
 
 
 def with_text(body: bytes | bytearray, at: int | None, text: str) -> bytes | None:
-    """Return the body with this text in place of the string that begins at `at`. All other bytes stay unchanged. None
-    where no string begins there.
+    """Return the body with `text` in place of the string that begins at `at`. All other bytes stay unchanged. None if
+    no string begins there.
     """
     found = None if at is None else _STRING.match(body, at)
     if found is None:

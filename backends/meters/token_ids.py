@@ -1,4 +1,4 @@
-"""Meter of a stream that may be continued elsewhere: chunks of one choice whose token ids the gateway has asked for.
+"""Meter of a stream that another backend may continue: chunks of one choice whose token ids the gateway asked for.
 
 vLLM reports them with `return_token_ids`: the prompt's in the first event, the output's with each token. This meter
 keeps them, and takes them out again where the client has not asked for them: its bytes are those that vLLM would have
@@ -46,7 +46,7 @@ class TokenIds:
 
     @property
     def outputs_max(self) -> int:
-        """The number of output ids that fit beside the prompt's."""
+        """The number of output ids for which there is room beside the ids of the prompt."""
         return 0 if self.is_full else max(0, self.bytes_max - len(self.prompt)) // ID_BYTES
 
     @property
@@ -63,8 +63,8 @@ _IDS_LIKE_NONE: Final[IdsEnd] = (b"\0", b"\0", None)  # a NUL is in no JSON
 
 class ResumableMeter(StreamMeter, Protocol):
     """A meter of a stream that another backend may continue. `interrupted` is the reason that the stream itself gives
-    for its early end; None without one. `last` is the last event with tokens, as its backend sent it, or the event with
-    the prompt's.
+    for its early end; None without one. `last` is the last event with tokens, as its backend sent it; before any, the
+    event with the prompt's token ids.
     """
 
     last: bytes
@@ -85,7 +85,7 @@ class TokenIdMeter(ChunkMeter):
 
     def __init__(self, call: StreamCall, ids: TokenIds, *, keeps_ids: bool, is_resumable: bool = True) -> None:
         """`keeps_ids`: the client itself asked for the ids. `is_resumable`: another backend may continue the stream. If
-        it may not, the client sees how its backend ends it.
+        no backend may, the client sees the event by which the backend ends the stream.
         """
         super().__init__(call)
         self._is_resumable = is_resumable

@@ -75,7 +75,7 @@ def cohere_usage(body: Any) -> Usage | None:
 
 
 def pooling_usage(body: Any) -> Usage | None:
-    """Return the usage of an embedding, a score, a rank or a class: a prompt, no output. Ranks may report only
+    """Return the usage of an embedding, a score, a rank or a class, which has prompt tokens only. Ranks may report only
     `total_tokens`; Cohere's embeddings have `billed_units`.
     """
     usage = _usage_object(body)
@@ -105,7 +105,7 @@ def audio_tokens(body: Any) -> int:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Yield every text of this part of an answer that the model wrote, not names, roles, ids and log probabilities."""
+    """Yield every text that the model wrote in this part of an answer; no names, roles, ids and log probabilities."""
     stack = [value]
     while stack:
         node = stack.pop()
@@ -125,8 +125,8 @@ def text_bytes(value: Any) -> int:
 
 
 def count(value: Any) -> int:
-    """Return an untrusted count; 0 for anything but a natural number. vLLM writes some of Cohere's counts as
-    floating-point numbers, and the parser makes one of any number beyond 64 bits.
+    """Return an untrusted count; 0 for anything but a natural number. A whole floating-point number counts, too: vLLM
+    writes some of Cohere's counts so, and the parser makes one of any number beyond 64 bits.
     """
     whole = int(value) if type(value) is float and value.is_integer() else value
     return whole if type(whole) is int and whole > 0 else 0

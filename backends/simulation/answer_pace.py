@@ -6,7 +6,7 @@ This class adds a second reading of the time per output token, counted from when
 over an answer's tokens (arXiv 2510.14392, 5.1). If the first token came late, it counts from when it came, because
 lateness would otherwise count twice. An answer is inside its envelope if its first token met its target and this
 reading is at most the TPOT target: then every token came by arrival + TTFT + j * TPOT. The reading since the first
-token came may still exceed the target, if that came early and the second one late.
+token came may still exceed the target, if the first token came early and the second one late.
 """
 
 from policies.slo.timeliness import Timeliness
@@ -32,7 +32,7 @@ class AnswerPace:
 
     def emitted(self, tokens: int, now: float) -> None:
         """Record more tokens: the last one came now, the others since the previous call at equal distances. The second
-        reading uses the first and the last of them: at equal distances the mean is monotonic.
+        reading uses only the first and the last of these tokens: at equal distances the mean is monotonic.
         """
         before, last_at = self._tokens, self._last_at
         self._tokens, self._last_at = before + tokens, now

@@ -1,4 +1,4 @@
-"""Requests of a simulation: one that is going to arrive, and what became of it."""
+"""Requests of a simulation: a request that is going to arrive, and its outcome."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -20,7 +20,7 @@ class SessionPrompt:
     shared_tokens: int = 0
 
     def blocks(self, tokens: int, block_tokens: int) -> tuple[int, ...]:
-        """The hashes of the full blocks of so many tokens."""
+        """The hashes of the full blocks in the prompt's first `tokens` tokens."""
         end = tokens // block_tokens
         shared = min(end, self.shared_tokens // block_tokens)
         of_all, own = (2 * self.among) << BLOCK_BITS, (2 * self.session + 1) << BLOCK_BITS
@@ -64,7 +64,7 @@ class Arrival:
 class RequestRecord:
     """The outcome of one simulated request.
 
-    Latencies, in seconds, count from its arrival; None if that event never came. A request without a last token was not
+    Latencies, in seconds, count from its arrival; None if the event never came. A request without a last token was not
     served. `rejected` is the scheduler's reason for rejecting it, if it did.
     """
 

@@ -56,8 +56,8 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True)
 class KnownSteps:
-    """The options of what the gateway knows about the engines' steps in a simulation, as in BackendLoad. By default it
-    knows nothing. `learnt`: the gateway learns these values from the counters of every scrape, as for a server without
+    """The facts that the gateway knows about the engines' steps in a simulation, as in BackendLoad. By default it knows
+    none. `learnt`: the gateway learns these values from the counters of every scrape, as for a server without
     configured values. `budget_for`: after every step, every engine reports its prefill admission budget for this
     envelope, like one with the plugin.
     """
@@ -122,8 +122,8 @@ class World:
         self.now = 0.0
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[RequestRecord]:
-        """Handle the arrivals, which are in order of time, until the last request has ended; yield a record
-        for each. One that waits for another's end stands behind that, and before what comes after the other's end.
+        """Handle the arrivals, which are in order of time, until the last request has ended; yield a record for each.
+        An arrival that waits for another's end stands after that arrival, and before all that come after its end.
         """
         self._arrivals = iter(arrivals)
         self._expect_arrival()

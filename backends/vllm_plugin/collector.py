@@ -2,8 +2,8 @@
 
 An engine's process holds hundreds of thousands of objects that live as long as it does. After the start they are
 frozen, so that no collection visits them, and automatic collections are switched off. A collection runs when no prompt
-waits and every answer is well ahead of its deadlines (FairBatching, arXiv 2510.14392). However busy the engine is, one
-runs when OBJECTS_MAX objects have accumulated.
+waits and every answer is well ahead of its deadlines (FairBatching, arXiv 2510.14392). However busy the engine is, a
+collection runs when OBJECTS_MAX objects have accumulated.
 """
 
 import gc

@@ -1,6 +1,6 @@
 """Engine accounts, in plain values: the requests' SLO envelopes, the step time, and the reports to send.
 
-scheduler.py translates between these and vLLM's objects. Times are seconds on the clock that is passed in.
+scheduler.py translates between these values and vLLM's objects. Times are seconds on the clock that is passed in.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ class RequestAccount:
     first_token_at: float | None = None
 
     def slack_s(self, output_tokens: int, now: float) -> float:
-        """Return the seconds until the token after `output_tokens` is late; some of these may still be in flight."""
+        """Return the seconds until the token after `output_tokens`, of which some may be in flight, is late."""
         return self.promise.slack_s(output_tokens=output_tokens, first_token_at=self.first_token_at, now=now)
 
 
@@ -165,9 +165,9 @@ class EngineAccounts:
     ) -> dict[str, int]:
         """Return the tokens that each request may have in this step, which is to end when the most urgent token is due.
 
-        The model is right only in the mean, so half of these tokens would be late; it is therefore slowed by the margin
-        within which nine tenths of the last steps ended. Until the model is sure for the first time, every step
-        includes all answers, as if they had no targets. The order of prompts by slack needs no model.
+        The model is right only in the mean, so half of the most urgent tokens would be late. So the prediction is
+        raised by the margin within which nine tenths of the last steps ended. Until the model is sure for the first
+        time, every step includes all answers, as if they had no targets. The order of prompts by slack needs no model.
         """
         if self._divider is None:
             aimless = [each._replace(slack_s=inf, tpot_s=inf) for each in decodes]
@@ -188,8 +188,8 @@ class EngineAccounts:
         return tokens, ttft_s, tpot_s
 
     def untold(self, *, is_idle: bool) -> list[StepReport]:
-        """Take the steps to report now. There are none if the last report is less than REPORT_EVERY_S old, unless the
-        engine is idle.
+        """Take the steps that are to be reported now. There are none if the last report is less than REPORT_EVERY_S
+        old, unless the engine is idle.
         """
         now = self._clock()
         if not self._untold or (now - self._told_at < REPORT_EVERY_S and not is_idle):

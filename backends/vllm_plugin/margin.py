@@ -1,4 +1,4 @@
-"""Margin: the excess over the model's prediction that nine tenths of the last steps did not reach.
+"""Margin: the part by which nine tenths of the last steps exceeded the model's prediction at most.
 
 A step is sized to end when the most urgent token is due. The model is right in the mean, and steps have a long tail, so
 without a margin nearly half of these tokens would be late. The margin is measured on steps with prompts in them,

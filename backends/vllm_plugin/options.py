@@ -1,6 +1,6 @@
 """Options of the plugin, set by environment variables, because vLLM's command line accepts no options of plugins.
 
-They are read once in each process. An invalid value fails at the start.
+The options are read once in each process. An invalid value fails at the start.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ The gateway in front decides which requests enter the engine. This order is for 
 than the gateway sends at once, or that serve other clients too. Tiers share by weighted VTC; the tenants of a tier by
 `vtc`, or by `dlpm`, which follows the prefix cache as far as every tenant's deficit allows (policies/fairness). The
 weights are those of a tenant's latest request. A prompt is charged when it is chosen, without its cached part; the
-charge is corrected when it begins. Outputs are charged as they are produced.
+charge is corrected when its computation begins. Outputs are charged as they are produced.
 
 A chosen request stays ahead of any later choice, so only as many are chosen as a step can begin.
 """
@@ -90,7 +90,7 @@ class TenantOrder:
             self._charge(entry, Usage(prompt_tokens, cached_tokens, output_tokens))
 
     def forget(self, request_id: str) -> None:
-        """Drop a request that has ended. One that has not begun costs nothing."""
+        """Drop a request that has ended. If it has not begun, its charge is refunded."""
         request = self._waiting.get(request_id)
         if request is None:
             entry = self._ledger.in_flight[request_id]

@@ -1,8 +1,8 @@
 """Reports of steps, passed from the engine's process to an HTTP client.
 
 Rows of steps travel with vLLM's own statistics as JSON (stat_logger.py). The API process keeps the last ROWS_MAX of all
-its engines, numbered. A client names the number that it has read up to. Numbers start at 0 with each process, which
-`epoch` identifies.
+its engines, numbered. A client names the number that it has read up to. Numbers start at 0 in each process; `epoch`
+identifies the process.
 """
 
 import json
@@ -24,8 +24,8 @@ class EngineState:
     """The state of one engine as of its last report. None: not known yet.
 
     `coefficients` are those of policies/step_time/model.py, in seconds. `pab_tokens` is the prefill admission budget
-    for the targets `pab_ttft_s` and `pab_tpot_s`. `dispatches` has the highest dispatch number that it has seen, by
-    gateway. `scheduling_policy` is vLLM's: "priority" if its queue is ordered by the priority of each call.
+    for the targets `pab_ttft_s` and `pab_tpot_s`. `dispatches` has the highest dispatch number that the engine has
+    seen, by gateway. `scheduling_policy` is vLLM's: "priority" if its queue is ordered by the priority of each call.
     """
 
     dispatches: Mapping[str, int]
@@ -52,7 +52,7 @@ def carried(steps: Sequence[StepReport], state: EngineState) -> str:
 
 
 def take_carried(strings: dict[str, int]) -> list[Mapping[str, Any]]:
-    """Remove the strings that `carried` made from a mapping, and return them decoded."""
+    """Remove from a mapping the strings that `carried` made, and return them decoded."""
     found = [each for each in strings if each.startswith(CARRIED_PREFIX)]
     for each in found:
         del strings[each]

@@ -1,7 +1,7 @@
 """Request envelope: the SLO envelope and the owner of a request inside the engine, read from its `vllm_xargs`.
 
 Clients that call vLLM directly set these values themselves, so an invalid one counts as absent. Times run on the
-engine's clock from the request's arrival; the gateway sends what remains of a TTFT target when it dispatches.
+engine's clock from the request's arrival; the gateway sends the rest of a TTFT target when it dispatches.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ class RequestOwner(NamedTuple):
 
 
 class RequestEnvelope(NamedTuple):
-    """The SLO envelope and the owner of one request. The first token is due at `first_due_at`, the others `tpot_s`
-    apart; infinite: no target. `ttft_s` is the whole target for the first token, as of the request's arrival at the
-    gateway. `dispatch` is the gateway and its number for this dispatch; None: not given.
+    """The SLO envelope and the owner of one request. The first token is due at `first_due_at`, each later one `tpot_s`
+    after the one before; infinite: no target. `ttft_s` is the whole target for the first token, as of the request's
+    arrival at the gateway. `dispatch` is the gateway and its number for this dispatch; None: not given.
     """
 
     owner: RequestOwner
@@ -42,8 +42,8 @@ class RequestEnvelope(NamedTuple):
 
     def slack_s(self, *, output_tokens: int, first_token_at: float | None, now: float) -> float:
         """Return the seconds until the token after `output_tokens` is due. The envelope sets all due times from the
-        arrival on. A client measures the pace from the first token, so if that came early the others are due from then
-        on: both readings of the target are kept.
+        arrival on. A client measures the pace from the first token: if the first token came early, the later tokens are
+        due from that time on. So both readings of the target are kept.
         """
         if output_tokens == 0:
             return self.first_due_at - now

@@ -2,9 +2,9 @@
 
 vLLM's own `schedule()` still does all of the work: memory, preemption, prefix hits, encoders, grammars, drafts. Before
 it runs, policies/batching/fair.py divides the step among the requests; while it runs, no request gets more tokens than
-that. The hook is `_reserve_prefill_lookahead`, which vLLM calls last to ask how many tokens a request may have, running
-or waiting: zero leaves a running request out of this step, and ends the scan of the waiting ones. Tokens that vLLM
-cannot grant (no block, no slot) go to no other request: the step is then shorter.
+its part. The hook is `_reserve_prefill_lookahead`, which vLLM calls last to ask how many tokens a request may have,
+running or waiting: zero leaves a running request out of this step, and ends the scan of the waiting ones. Tokens that
+vLLM cannot grant (no block, no slot) go to no other request: the step is then shorter.
 
 While no request in the engine has a target, vLLM forms the step itself; only the order of the waiting queue differs.
 The class derives from the asynchronous scheduler, which serves synchronous engines as well.

@@ -1,8 +1,8 @@
 """Step clock: the duration of each step, from its start to the start of the next, as the step-time model defines it.
 
 An engine starts the next step when it has processed the outcome of the last one. So a step takes the time since the
-previous outcome or, after an idle time, since it was formed. The rule holds for engines that wait for each step and for
-those that form the next one meanwhile (asynchronous scheduling).
+previous outcome or, after an idle time, since the step was formed. The rule holds for engines that wait for each step
+and for engines that form the next step meanwhile (asynchronous scheduling).
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ class _Begun(NamedTuple):
 
 
 class StepClock:
-    """A clock that measures the duration of every step that computes anything, in order. Times are seconds on any one
+    """A clock that measures the duration of every step that computes tokens, in order. Times are seconds on any one
     clock.
     """
 

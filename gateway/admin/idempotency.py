@@ -1,13 +1,13 @@
 """Idempotency-Key: a POST that is repeated with the same key is run once, and gets the first response again.
 
-The same caller, key and request within KEPT_S get the response of the first; another request with that key is rejected
-(422). While the first one runs, repeats wait for it. A rejected request has changed nothing, so it is not remembered
-and may be retried. (draft-ietf-httpapi-idempotency-key-header) Callers of one name with different roles or groups are
-different callers: tokens without a subject have the same name.
+A request with the same caller and key within KEPT_S gets the response of the first; a different request with that key
+is rejected (422). While the first request runs, repeats wait for it. A rejected request has changed nothing, so it is
+not remembered and may be retried. (draft-ietf-httpapi-idempotency-key-header) Callers of one name with different roles
+or groups are different callers: tokens without a subject have the same name.
 
 Responses are kept in memory and not in the store: the response for a new API key holds its secret, which is written
 nowhere. So a repeat after a restart, or at another replica, is a new request: it gets 409 for a tenant, tier or backend
-of the same id, and creates a second key, of which the unused one can be deleted.
+of the same id. For an API key it creates a second key; the unused one can be deleted.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ class Repeats:
     async def once(
         self, caller: Caller, key: str, request: tuple[str, bytes], run: Callable[[], Awaitable[AdminAnswer]]
     ) -> AdminAnswer:
-        """Run the request (its path and body), or return the response of an earlier run. Raises AdminProblem, also for
-        an earlier run that raised it.
+        """Run the request (its path and body), or return the response of an earlier run. Raises the AdminProblem of
+        this or the earlier run.
         """
         self._forget_old()
         path, body = request

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 class Management:
     """The managed state of a gateway: registry, usage, budgets, prices and checkpoint. Create it on the loop that runs
-    it. `open` it before the gateway is assembled, and `close` it after all else has stopped.
+    it. Call `open` before the gateway is assembled, and `close` after all other parts have stopped.
     """
 
     def __init__(
@@ -137,13 +137,13 @@ class Management:
             self._memory.is_writing = self._writes_learnt
 
     async def stop_learning(self) -> None:
-        """Write the checkpoint, before requests are disconnected."""
+        """Write the checkpoint for the last time. Call it before requests are disconnected."""
         if self._memory is not None:
             await self._memory.stop()
 
     async def lead(self, *, is_leading: bool) -> None:
         """Set whether this process leads, where one order is shared. The leader writes the checkpoint; a new leader
-        first reads what earlier ones wrote.
+        first reads the checkpoint of the earlier one.
         """
         self._writes_learnt = is_leading
         if self._memory is not None:
@@ -306,7 +306,7 @@ class Administration:
         return None if others.is_leading else await others.ask_leader("view", target.encode())
 
     async def stop(self) -> None:
-        """Write the checkpoint before requests are disconnected, and stop all further changes."""
+        """Write the checkpoint (call this before requests are disconnected), and stop all further changes."""
         await self.management.stop_learning()
         for search in self._searches:
             search.cancel()
@@ -328,6 +328,6 @@ def _discovery_sources(config: Config) -> "list[Source]":
 
 
 def make_admin_secret(config: Config) -> None:
-    """Make the secret for HMACs of admin keys, which outlive the process, if missing. May raise OSError."""
+    """Create the secret for HMACs of admin keys, if it is missing. It outlives the process. May raise OSError."""
     if config.admin.enabled and config.auth.secret is None:
         make_secret(config.auth.secret_file)

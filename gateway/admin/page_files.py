@@ -1,8 +1,8 @@
 """Files of the page at the admin port: HTML, styles and modules, from gateway/web/static/ or made at start. Their
 headers let a browser run only these.
 
-They are the same for every caller and hold no data, so they are served without a sign-in. All data comes from the API,
-with the caller's key.
+The files are the same for every caller and hold no data, so they are served without a sign-in. All data comes from the
+API, with the caller's key.
 """
 
 import gzip

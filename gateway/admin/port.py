@@ -101,8 +101,8 @@ class AdminPort:
         render_metrics: Callable[[], Awaitable[web.Response]],
         has_first_key: bool,
     ) -> None:
-        """`secret` is the HMAC secret of API keys. Without `has_first_key` one-time links are the way in, and a socket
-        for commands of this user. Raises ValueError where the first key cannot be read or created.
+        """`secret` is the HMAC secret of API keys. Without `has_first_key`, callers sign in by one-time links, and
+        commands of this user by a socket. Raises ValueError where the first key cannot be read or created.
         """
         self._registry = parts.registry
         self._ring: KeyRing[Caller] = KeyRing(secret)

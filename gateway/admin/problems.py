@@ -65,7 +65,7 @@ def field_problem(field_path: str, reason: str, *, status: int = 422) -> AdminPr
 def invalid_problem(
     error: ValidationError, value: Mapping[str, Any], model: type[BaseModel], part: str, *, status: int = 422
 ) -> AdminProblem:
-    """The problem of everything that pydantic found wrong in this value, a part of a request (body, query)."""
+    """The problem with every error that pydantic found in this value, a part of a request (body, query)."""
     errors = list(_field_errors(error, value, model, part))[:ERRORS_MAX]
     named = errors[0] if len(errors) == 1 else None
     detail = f"{named.field}: {named.reason}" if named else f"{len(errors)} fields are wrong"
@@ -74,8 +74,8 @@ def invalid_problem(
 
 def read_checked(model: type[M], value: Mapping[str, Any], part: str = "body") -> M:
     """Validate this part of a request as JSON, strictly: "5" is no number. Raises AdminProblem: 422 for what the
-    model's JSON schema excludes, 409 for values that it allows, but that are at odds with each other or with what they
-    name.
+    model's JSON schema excludes, 409 for values that the schema allows, but that contradict each other or the entries
+    that they name.
     """
     try:
         return model.model_validate_json(orjson.dumps(value), strict=True)

@@ -47,14 +47,14 @@ class BudgetReconciler:
     """The part of the reconciler that applies price lists and budgets from the registry."""
 
     def __init__(self, registry: Registry, budgets: Budgets, *, keeps_state: bool) -> None:
-        """`keeps_state`: usage is counted and stored."""
+        """`keeps_state`: whether usage is counted and stored."""
         self._registry = registry
         self._budgets = budgets
         self._keeps_state = keeps_state
 
     async def start(self, *, recalls_deleted: bool) -> None:
         """Apply all entries of the registry, and then every change to them. `recalls_deleted`: budgets of groups also
-        count what tenants used that were deleted before.
+        count the usage of tenants that were deleted before.
         """
         self._prices_changed(frozenset({("prices", "")}))
         self._registry.subscribe(self._prices_changed)
@@ -212,7 +212,7 @@ class BackendReconciler:
 
 
 class KeyLimitsByTenant:
-    """The limits of API keys that have any, by tenant. Mutable."""
+    """The limits of the API keys that have limits, by tenant. Mutable."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, str] = {}  # by key

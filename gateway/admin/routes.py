@@ -101,7 +101,7 @@ valid.
 
 
 def refusal(caller: Caller, role: Role | None, *, for_groups: bool = False) -> str | None:
-    """Why this caller may not use what is for this role and those above, None: for all; None: it may."""
+    """The reason why this caller may not use a route for this role and those above (None: for all); None: it may."""
     if caller.role is Role.GROUP_ADMIN:
         return None if for_groups and caller.group is not None else "this is not for the administrator of a group"
     return None if role is None or caller.role >= role else f"this is for the role {role.name.lower()}"

@@ -1,7 +1,7 @@
 """HTTP server of the admin port: parse and validate a request by its route, run it, respond with JSON or a problem.
 
-A handler gets only what the route's models have validated, and no response repeats an invalid value. A change that has
-begun is finished even if its client disconnects, so that the stored and the running state stay equal.
+A handler gets only values that the route's models have validated, and no response repeats an invalid value. A change
+that has begun is finished even if its client disconnects, so that the stored and the running state stay equal.
 """
 
 import asyncio
@@ -177,8 +177,8 @@ class AdminServer(web.Server):
             raise AdminProblem(503, "the process that leads does not answer", headers={hdrs.RETRY_AFTER: "1"}) from None
 
     async def answer_peer(self, target: str) -> bytes:
-        """The answer of this process, which leads, for this path and query: a live view as JSON. The asking process has
-        signed its caller in, and checked the query. Raises StoreUnavailable where the view cannot be made.
+        """The leader's answer to another process for this path and query: a live view as JSON. The asking process has
+        authenticated its caller, and checked the query. Raises StoreUnavailable where the view cannot be made.
         """
         url = URL(target, encoded=True)
         found = self._table.find(url.raw_path)

@@ -1,7 +1,7 @@
 """Request bodies, as received and as forwarded: JSON or a form.
 
 JSON is parsed once. Added fields are inserted before the last brace, so the body is serialized again only where a field
-is removed or replaced. Which usage reports a stream asks for depends on its backend, and is decided when it is sent.
+is removed or replaced. The usage reports that a stream asks for depend on its backend.
 """
 
 import codecs
@@ -43,7 +43,7 @@ class UpstreamBody(Protocol):
 
     def asking(self, *, usage: bool, continuous: bool, token_ids: bool = False) -> bytes | bytearray:
         """The body, with the options of its client; for a stream, with requests for usage and token ids. `usage` asks
-        for it at the end, `continuous` in every chunk.
+        for usage at the end, `continuous` for usage in every chunk.
         """
         ...
 
@@ -55,8 +55,8 @@ class Body(Protocol):
     def values(self) -> dict[str, Any]: ...
 
     def usage_options(self) -> tuple[bool, bool, UsageOptions | None]:
-        """For a stream: whether its client asks for usage, whether in every chunk, and the options that it gave. None
-        in place of the options where it asks for both already. Raises BadRequest.
+        """For a stream: whether its client asks for usage, whether it asks for usage in every chunk, and its
+        `stream_options`. None in place of the options where the client already asks for both. Raises BadRequest.
         """
         ...
 
@@ -105,7 +105,7 @@ def check_content_type(content_type: str) -> None:
 
 @dataclass(slots=True)
 class JsonBody:
-    """A JSON body: its bytes, and its parsed object."""
+    """A JSON body: its bytes, and the parsed object."""
 
     raw: bytes | bytearray
     values: dict[str, Any]

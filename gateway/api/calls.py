@@ -81,7 +81,7 @@ class ParsedCall:
 
 
 def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str | None = None) -> ParsedCall:
-    """Parse a call of a queued endpoint. `salt` is its tenant's, where caches are isolated. Raises BadRequest."""
+    """Parse a call of a queued endpoint. `salt` is the tenant's, if prefix caches are isolated. Raises BadRequest."""
     shape, call = endpoint.shape, body.values
     assert shape is not None, "a queued call has a body"
     stream, is_rare = flag(call, "stream"), not _RARE.isdisjoint(call)
@@ -129,7 +129,7 @@ def prompt_text(endpoint: Endpoint, body: Body) -> str:
 
 
 def model_of(call: dict[str, Any]) -> str | None:
-    """The `model` of a call; None where it names none. Raises BadRequest."""
+    """The `model` of a call; None where the call names no model. Raises BadRequest."""
     model = call.get("model")
     if model is not None and (type(model) is not str or len(model) > MODEL_CHARS_MAX):
         raise BadRequest(f"'model' must be a string of at most {MODEL_CHARS_MAX} characters.", param="model")

@@ -46,7 +46,7 @@ class ChargeRule(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyShape:
     """The rules for reading the prompt and the output limit from a body. The first of `output_fields` that is set
-    counts. `usage_options`: the body takes `stream_options`, which make the stream report usage as it passes.
+    counts. `usage_options`: the body takes `stream_options`, by which a stream is asked to report usage.
     """
 
     prompt: Callable[[dict[str, Any]], Prompt]

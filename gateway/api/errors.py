@@ -234,17 +234,17 @@ def problem_of(reason: Reason, retry_after_s: float, limit: LimitKind | None = N
 
 
 def problem_about(problem: Problem, param: str) -> Problem:
-    """A copy of the problem that names the field it is about."""
+    """A copy of the problem that names `param` as the wrong field."""
     return replace(problem, param=param)
 
 
 def body_too_large(bytes_max: int) -> Problem:
-    """BODY_TOO_LARGE with the limit."""
+    """The problem BODY_TOO_LARGE, with the limit in its message."""
     return replace(BODY_TOO_LARGE, message=f"The body has more than the {bytes_max} bytes that are taken here.")
 
 
 def too_many_failures(wait_s: float) -> Problem:
-    """TOO_MANY_FAILURES with a Retry-After of `wait_s`, in whole seconds."""
+    """The problem TOO_MANY_FAILURES with a Retry-After of `wait_s`, in whole seconds."""
     return replace(TOO_MANY_FAILURES, headers={"retry-after": str(max(1, math.ceil(wait_s)))})
 
 

@@ -117,8 +117,8 @@ NAMES_SALTED: Final = _NAMES | {CACHE_SALT}
 
 def changes(call: Mapping[str, Any], *, salted: bool, xargs_allowed: Container[str] | None = None) -> dict[str, Any]:
     """The forwarded value of each field that changes, LEFT_OUT for removal; empty where the body passes unchanged.
-    `salted`: the client's own salt is removed, because it becomes part of the gateway's. `xargs_allowed`: the engine
-    arguments that a client may give; None: all but the reserved ones.
+    `salted`: the client's own salt is removed, because it becomes part of the gateway's salt. `xargs_allowed`: the
+    engine arguments that a client may give; None: all but the reserved ones.
     """
     names = NAMES_SALTED if salted else _NAMES
     if names.isdisjoint(call):
@@ -149,7 +149,7 @@ class CacheSalts:
         self._secret = secret
 
     def salt(self, *, tenant_id: str, tier_id: str, own: Any) -> str | None:
-        """The salt for a call of this tenant; None where all tenants share. `own` is the client's salt, if any."""
+        """The salt for a call of this tenant; None if all tenants share prefixes. `own` is the client's, if any."""
         if not self.any:
             return None
         scope = ["tenant", tenant_id] if self._isolation == "tenant" else ["tier", tier_id]

@@ -2,7 +2,7 @@
 
 Only the headers in `FORWARDED` are forwarded. An allowlist, because a header that the gateway does not know must not
 select an engine, raise a priority, or speak in the gateway's name. The client's credentials are not forwarded; the
-backend's own come from the configuration.
+backend's credentials come from the configuration.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ class Headers(dict[str, str]):
 
     @property
     def number(self) -> int:
-        """Of fields, each as often as it came."""
+        """The number of fields; a field counts as often as it came."""
         return len(self) if self.again is None else len(self) + sum(map(len, self.again.values()))
 
 
@@ -71,7 +71,7 @@ def upstream_headers(
 
 
 def nominated_by(connection: Iterable[str]) -> frozenset[str]:
-    """The headers, in lower case, that these values of Connection name. They are for the next hop only, in a request
-    and in a response (RFC 9110, 7.6.1).
+    """The headers, in lower case, that these values of Connection name. Such headers are for the next hop only, in a
+    request and in a response (RFC 9110, 7.6.1).
     """
     return frozenset(name.strip().lower() for line in connection for name in line.split(","))

@@ -1,10 +1,10 @@
 """Long JSON: a reader of JSON objects in slices. It gives the same value as a parser, without holding the interpreter
 for long.
 
-orjson holds the interpreter lock until it is done: 15 MB take 25 to 33 ms as one text, most of it page faults, and a
-second as small objects. Here orjson gets at most a slice at a time: as many whole elements of a list, or members of an
-object, as a slice holds, or a part of a text. Only elements longer than a slice are opened. orjson checks every slice,
-so that exactly valid JSON (RFC 8259) is read.
+orjson holds the interpreter lock until it is done: for 15 MB, 25 to 33 ms if they are one text, mostly page faults, and
+a second if they are small objects. Here orjson gets at most a slice at a time: as many whole elements of a list, or
+members of an object, as a slice holds, or a part of a text. Only elements longer than a slice are opened. orjson checks
+every slice, so that exactly valid JSON (RFC 8259) is read.
 
 Values are counted before anything is parsed: a number of 7 bytes takes 40 as an object in a list, so a body of too many
 would take several times its size before its refusal.

@@ -3,8 +3,8 @@
 Before the backend has counted tokens, fairlead needs two facts about a prompt: its size in bytes (from which
 gateway/api/token_counts.py estimates tokens) and hashes of its leading blocks (requests with equal hashes share KV
 blocks at one backend). Both come from one canonical text: tools, then documents, then each message as its role and its
-content, in the order of chat templates. It is not the rendered template; it grows with it, and it differs where the
-rendered prompt differs.
+content, in the order of chat templates. This text is not the rendered template, but it grows with the rendered prompt,
+and differs where that differs.
 
 An image, audio or video is represented by a digest repeated to `MEDIA_PART_BYTES`: its base64 length says nothing about
 its tokens, while its identity decides whether KV blocks are shared.
@@ -49,9 +49,9 @@ Piece = str | bytes
 class Prompt:
     """The text of all `prompts` in a call; its first `leading_bytes` belong to the first prompt.
 
-    The text comes in `pieces` with `between` between them: most calls need its size and its beginning, and a copy of a
-    long text costs as much memory as the text. `token_ids` is the exact number of tokens where the prompt came as token
-    ids, else None. `repeated_bytes` of the text are read more than once (a query before each of its documents).
+    The text is `pieces`, joined by `between`: most calls need only its size and its beginning, and a joined copy would
+    cost as much memory again. `token_ids` is the exact number of tokens where the prompt came as token ids, else None.
+    `repeated_bytes` of the text are read more than once (a query before each of its documents).
     """
 
     pieces: Sequence[Piece]
@@ -152,7 +152,7 @@ def completion_prompt(call: dict[str, Any]) -> Prompt:
 def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None) -> tuple[int, ...]:
     """Chained 64-bit hashes of the full leading blocks of the first sequence; each also covers all blocks before it.
 
-    A block of a prompt that came as token ids holds PREFIX_BLOCK_BYTES / 4 of them.
+    For a prompt of token ids, a block holds PREFIX_BLOCK_BYTES / 4 ids.
     """
     if prompt.leading_bytes < PREFIX_BLOCK_BYTES:
         return ()
@@ -166,8 +166,8 @@ def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None)
 
 
 def conversation_start(call: Mapping[str, Any]) -> bytes | None:
-    """The text with which a conversation begins, to the user's first message: all turns of it have the same, wherever
-    they go. None: the call is no conversation, or no user has said anything.
+    """The beginning of a conversation, up to the user's first message. All turns of the conversation share it, whatever
+    model they call. None: the call is no conversation, or has no message of a user.
     """
     items = call.get("messages", call.get("input"))
     pieces: list[Piece] = [

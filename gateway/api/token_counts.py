@@ -1,12 +1,11 @@
-"""Token counts: the tokens of a prompt at arrival, before a backend has counted it, and of output that its backend did
-not count.
+"""Token counts: the tokens of a prompt before a backend has counted it, and of output that its backend did not count.
 
-Estimated by default: the prompts of one tenant are alike in language and kind, so the average tokens per byte that
-backends reported for this tenant and model is off by a few percent in the median, where a fixed ratio is off by tens.
-The estimate starts pessimistic (1/3). The charge follows the first reported usage, whatever the estimate.
+By default tokens are estimated: the prompts of one tenant are alike in language and kind, so the average tokens per
+byte that backends reported for this tenant and model is off by a few percent in the median, where a fixed ratio is off
+by tens. The estimate starts pessimistic (1/3). The charge follows the first reported usage, whatever the estimate.
 
-Exact, where configured: a tiktoken encoding built from a local ranks file; nothing is downloaded. Counting is slow
-enough to delay other requests, so longer texts are counted in a thread, and the longest are estimated.
+Where configured, they are counted by a tiktoken encoding built from a local ranks file; nothing is downloaded. Counting
+is slow enough to delay other requests, so longer texts are counted in a thread, and the longest are estimated.
 """
 
 import asyncio
@@ -134,7 +133,7 @@ class OutputTokens:
         return self._exact is not None
 
     def tokens_per_byte(self, tenant_id: str, model: str) -> float:
-        """The ratio for text that is counted piece by piece. It only has to show that a piece holds several tokens."""
+        """The ratio for text that is counted piece by piece. It only has to show that a piece has several tokens."""
         return min(self._learnt.tokens_per_byte(tenant_id, model), TOKENS_PER_BYTE)
 
     async def exact(self, text: str) -> int | None:

@@ -23,9 +23,9 @@ class TrustedHops:
         self._networks = tuple(networks)
 
     def client_address(self, headers: Headers, peer: str | None) -> str | None:
-        """The address of the client: the right-most hop that is not trusted; where all are, the left-most. None where
-        the connection has no address. An entry that is not an address ends the search, because it names no client that
-        a proxy saw.
+        """The address of the client: the right-most hop that is not trusted; where all hops are trusted, the left-most.
+        None where the connection has no address. An entry that is not an address ends the search, because it names no
+        client that a proxy saw.
         """
         if not self._networks or not is_within(peer, self._networks) or HEADER not in headers:
             return peer

@@ -1,1 +1,1 @@
-"""`fairlead bench`: measures what a gateway adds to calls of a server, and how it shares that server among tenants."""
+"""`fairlead bench`: measures the delay that a gateway adds to calls, and how it shares a server among tenants."""

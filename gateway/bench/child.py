@@ -1,7 +1,7 @@
 """A gateway as a child process, on a free port and with a temporary configuration.
 
-The user's own setup has no effect on it: no file of the current folder, no FAIRLEAD_... variable. It writes no access
-log; all else is as in production.
+The user's own setup has no effect on the gateway: no file of the current folder, no FAIRLEAD_... variable. The gateway
+writes no access log; otherwise it runs as in production.
 """
 
 import asyncio
@@ -56,8 +56,8 @@ class Child:
 async def gateway(
     spec: BackendSpec, weights: Mapping[str, float], *, api_key: str | None, slots: int | None = None
 ) -> AsyncIterator[Child]:
-    """A gateway in front of this server, for tenants of these weights; it ends with the block. `slots`: the requests
-    that it sends there at once; None: what it detects. Raises CalibrationError where it does not start.
+    """Run a gateway in front of this server, for tenants of these weights, until the block ends. `slots`: the requests
+    that it sends there at once (None: it detects this). Raises CalibrationError where it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""The command `fairlead bench`. It imports what it needs when it runs, so that --help is quick."""
+"""The command `fairlead bench`. It imports modules when it runs, so that --help is quick."""
 
 import json
 from dataclasses import asdict, dataclass

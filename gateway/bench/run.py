@@ -63,8 +63,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A comparison of one figure, measured at the server and through the gateway. `added_ms`: the median of the
-    differences within pairs.
+    """A comparison of one figure, measured at the server and through the gateway. `added_ms` is the median of the
+    differences within pairs, in milliseconds.
     """
 
     direct: Spread
@@ -118,7 +118,7 @@ class Plan:
 
 
 async def bench(plan: Plan, show: Show) -> Found:
-    """Measure. Cancelled, return what there is by then. Raises CalibrationError where calls are not answered."""
+    """Run the plan. When cancelled, return the results so far. Raises CalibrationError where calls are not answered."""
     found = Found(plan.spec.url, await _model(plan))
     with until_cancelled():
         async with CallSender() as caller:

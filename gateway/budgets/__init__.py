@@ -1,1 +1,1 @@
-"""What tenants, groups and keys have used, and what their budgets leave: in tokens and in money, by day and month."""
+"""Usage of tenants, groups and keys, and what is left of their budgets: in tokens and in money, by day and month."""

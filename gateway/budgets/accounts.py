@@ -1,6 +1,6 @@
 """Accounts of budgets: what one holder may spend, has spent and has reserved, in tokens and in money.
 
-Of money an account has the cost of the tokens, in picos (config/amounts.py), by the price lists of now.
+Money is the cost of the tokens by the present price lists, in picos (config/amounts.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,12 +22,12 @@ Period = Literal["day", "month"]
 
 
 def group_holder(group: str) -> Holder:
-    """The group as the holder of budgets."""
+    """The group as a holder of budgets."""
     return GROUP + group, ""
 
 
 def group_of(holder: Holder) -> str:
-    """The group that the holder is; "" for a tenant or key."""
+    """The id of the group that the holder is; "" for a tenant or key."""
     return holder[0].removeprefix(GROUP) if holder[0].startswith(GROUP) else ""
 
 
@@ -39,7 +39,7 @@ class Unit(StrEnum):
 
 
 class BudgetLimits(NamedTuple):
-    """The limits of one budget: the most tokens, and the highest cost in picos; None: no such budget."""
+    """A holder's budgets per day and month: the most tokens, and the highest cost in picos; None: no limit."""
 
     day: int | None = None
     month: int | None = None
@@ -65,7 +65,7 @@ LIMIT_KINDS: Mapping[tuple[Unit, Period], LimitKind] = {
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """The use of one budget in its present period, in tokens or, of money, in picos (10^-12 of a currency's unit)."""
+    """The use of one budget in its present period, in tokens, or in picos (10^-12 of a currency's unit) of money."""
 
     holder: Holder
     unit: Unit
@@ -105,11 +105,11 @@ class BudgetTally:
         self.told(writer, day, self.days.get(day, {}).get(writer, 0) + amount)
 
     def replace(self, days: dict[str, dict[str, int]]) -> None:
-        """Take these totals, by day and writer, for the present ones."""
+        """Replace the present totals by these totals, by day and writer."""
         self.days, self.month = days, ""
 
     def spent(self, today: str) -> tuple[int, int]:
-        """What was spent today and this month."""
+        """The amounts that were spent today and this month."""
         if self.month != today[:7]:
             self.month = today[:7]
             self.days = {day: writers for day, writers in self.days.items() if day[:7] == self.month}
@@ -117,20 +117,20 @@ class BudgetTally:
         return sum(self.days.get(today, {}).values()), self.month_sum
 
     def before(self, today: str) -> tuple[int, int]:
-        """The part of today's and this month's sums that was spent before this process was left alone."""
+        """The parts of today's and this month's sums that were spent before this process was left alone."""
         if self._cut_off is None:
             return 0, 0
         day, day_sum, month_sum = self._cut_off
         return day_sum if day == today else 0, month_sum if day[:7] == today[:7] else 0
 
     def cut_off(self, today: str, *, is_alone: bool) -> None:
-        """The process is left alone now, or it is no longer."""
+        """Record whether the process is left alone now."""
         self._cut_off = (today, *self.spent(today)) if is_alone else None
 
 
 @dataclass(slots=True)
 class BudgetAccount:
-    """The account of one holder of budgets: its limits, and what it has spent. Mutable."""
+    """The account of one holder of budgets: its limits and its spending. Mutable."""
 
     limits: BudgetLimits
     tallies: dict[Unit, BudgetTally] = field(default_factory=dict)  # of the units that have a limit
@@ -149,19 +149,19 @@ class Amounts:
         self._today = today
 
     def of_usage(self, unit: Unit, of: UsageKey, totals: Totals) -> int:
-        """The amount that this usage counts for, in this unit."""
+        """The amount, in this unit, that this usage counts for."""
         if unit is Unit.TOKENS:
             return totals.prompt_tokens + totals.output_tokens
         prices = self.prices.prices(of.model, of.day)
         return 0 if prices is None else prices.cost(totals.prompt_tokens, totals.cached_tokens, totals.output_tokens)
 
     def cost(self, model: str, prompt_tokens: int, output_tokens: int) -> int:
-        """The cost of a prompt and so many output tokens, in picos."""
+        """The cost of this many prompt and output tokens, in picos."""
         prices = self.prices.prices(model, self._today())
         return 0 if prices is None else prices.cost(prompt_tokens, 0, output_tokens)
 
     def exceeds(self, use: BudgetUse, model: str, prompt_tokens: int) -> bool:
-        """Whether a prompt does not fit into what is left of this budget."""
+        """Whether a prompt does not fit into the rest of this budget."""
         if use.unit is Unit.TOKENS:
             return prompt_tokens > use.remaining
         # A free prompt fits into nothing if its answer is not free.
@@ -171,7 +171,7 @@ class Amounts:
 
 
 def limits_of(section: Section | None) -> BudgetLimits:
-    """The budgets of a tenant or a key; none where the section is neither, or gone."""
+    """The limits of the budgets in the section of a tenant, group or key; no limits for any other section, or none."""
     if not isinstance(section, LimitedSection):
         return BudgetLimits()
     costs = (section.cost_per_day_max, section.cost_per_month_max)

@@ -1,11 +1,11 @@
 """Budgets of tenants and keys, in tokens and in money, per calendar day and month in UTC.
 
-Money is the cost of the same tokens. The ledger (ledger.py) has what is spent; the store has what earlier processes and
-other gateways have spent (past.py).
+Money is the cost of the same tokens. The ledger (ledger.py) counts spending; the store has the spending of earlier
+processes and of other gateways (past.py).
 
 A call reserves its expected tokens (its prompt, and the mean output of its tenant's calls) until it has ended; then its
-actual usage counts. It is admitted if its prompt alone fits into what is left: an estimate of its output can hold back
-other calls, but not the call itself. A call that costs nothing, or of which no price is known, needs no money.
+actual usage counts. It is admitted if its prompt alone fits into the rest of the budget: an estimate of its output can
+hold back other calls, but not the call itself. A call that costs nothing, or has no price, needs no money.
 """
 
 import time
@@ -76,7 +76,7 @@ class Budgets:
         await self._reader.stop()
 
     async def read(self) -> None:
-        """Read what the store has, without tenants that were deleted in earlier months."""
+        """Read the stored usage, without tenants that were deleted in earlier months."""
         for tenant in self.ledger.groups.deleted_before(self.book.today()[:7]):
             self.put_group(tenant, None)
         await self.past.read()
@@ -84,7 +84,7 @@ class Budgets:
     # -- limits --------------------------------------------------------------------------------------------
 
     def put(self, holder: Holder, limits: BudgetLimits) -> None:
-        """Set the budgets of a holder; no limits remove it."""
+        """Set the budgets of a holder; no limits remove its budgets."""
         if limits == BudgetLimits():
             self.ledger.accounts.pop(holder, None)
             return
@@ -95,9 +95,7 @@ class Budgets:
         self.past.count(holder, account.tallies.keys() - before.keys())
 
     def put_group(self, tenant: str, group: str | None) -> None:
-        """Set the tenant's group. A group's budgets count what its tenants have used this month, wherever they were
-        then.
-        """
+        """Set the tenant's group. Its budgets count the usage of its tenants this month, even before they joined."""
         reserved = self.ledger.outstanding.get(tenant, NOTHING_RESERVED)
         for holder, sign in zip(self.ledger.groups.move(tenant, group), (-1, 1), strict=True):
             if holder is not None and holder in self.ledger.accounts:
@@ -107,8 +105,8 @@ class Budgets:
                 self.past.count(holder, tallies)
 
     def tenant_deleted(self, tenant: str) -> None:
-        """What the tenant has used, and what it still runs, counts for its group until the month ends: else a group
-        would get budget back for every tenant that it deletes.
+        """Keep counting the usage and the running calls of a deleted tenant for its group until the month ends.
+        Otherwise a group would get budget back for every tenant that it deletes.
         """
         self.ledger.groups.delete(tenant, self.book.today()[:7])
 
@@ -120,9 +118,7 @@ class Budgets:
     # -- calls ---------------------------------------------------------------------------------------------
 
     def spent_by(self, claim: BudgetClaim) -> Overrun | None:
-        """The budget that a prompt does not fit into, of several the one that resets last; None where it fits
-        into all.
-        """
+        """The budget that the prompt does not fit into, of several the last one to reset; None if it fits into all."""
         if not self.ledger.accounts:
             return None
         over = [
@@ -134,19 +130,19 @@ class Budgets:
         return max(over, default=None)
 
     def reserve(self, claim: BudgetClaim) -> Reserved:
-        """Reserve what a call is expected to use, and return it; `ended` releases it."""
+        """Reserve the expected usage of a call, and return it; `ended` releases it."""
         reserved = self.expected(claim)
         self.ledger.reserve(claim.tenant, claim.key, reserved)
         return reserved
 
     def with_output(self, claim: BudgetClaim) -> BudgetClaim:
-        """The claim of a call that has budgets, with the output that it is expected to have: the mean, or its most."""
+        """The claim of a call that has budgets, with its expected output: its tenant's mean, or the call's limit."""
         account = self.ledger.accounts[self.ledger.holders(claim.tenant, claim.key)[0]]
         mean = account.output_tokens / account.calls if account.calls else OUTPUT_TOKENS_UNKNOWN
         return claim._replace(output_tokens=min(round(mean), claim.output_tokens))
 
     def expected(self, claim: BudgetClaim) -> Reserved:
-        """The tokens of a call with this prompt and output, and what they cost."""
+        """The tokens of a call with this prompt and output, and their cost."""
         cost = self._amounts.cost(claim.model, claim.prompt_tokens, claim.output_tokens)
         return claim.prompt_tokens + claim.output_tokens, cost
 

@@ -1,8 +1,8 @@
-"""BudgetClaims: which calls fit into the budgets of all processes of one order, and what all have spent and reserved.
+"""BudgetClaims: which calls fit into the budgets of all processes of one order, which share their counts.
 
-The leader admits to budgets for all. A follower asks it before each call whose tenant or key has one, and tells it with
-the question what it has spent and reserved of them by now, so nothing is admitted twice. All counts are told every
-EXCHANGE_S besides. A process alone leads.
+The leader admits calls to budgets for all processes. A follower asks the leader before each call whose tenant or key
+has a budget. With the question it reports the spending and reservations of these budgets so far, so that nothing is
+admitted twice. Every EXCHANGE_S it also reports all counts. A single process leads itself.
 """
 
 import asyncio
@@ -25,9 +25,8 @@ GONE_S: Final = 3.0  # a process that tells nothing for so long reserves nothing
 
 
 class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
-    """The report of one process on what it has spent and reserved in budgets (`BudgetLedger.spent_here`). It is of all
-    holders if `is_whole`, otherwise of the holders that its `claims` are for. Costs are by the prices of version
-    `priced_by`.
+    """The report of one process on its spending and reservations (`BudgetLedger.spent_here`). It covers all holders if
+    `is_whole`, otherwise the holders that its `claims` are for. Costs are by the prices of version `priced_by`.
     """
 
     member: str
@@ -40,9 +39,9 @@ class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BudgetSums(msgspec.Struct, frozen=True, array_like=True):
-    """The leader's answer to the budget report of a process: what all other processes have spent and reserved. It is of
-    the same holders as the report; `spent` is by writer. `overruns` has one answer to each claim of the report: None
-    grants it. Costs are by the prices of version `priced_by`.
+    """The leader's answer to the budget report of a process: the spending and reservations of all other processes. It
+    covers the same holders as the report; `spent` is by writer. `overruns` has one answer to each claim of the report;
+    None grants the claim. Costs are by the prices of version `priced_by`.
     """
 
     priced_by: str
@@ -63,7 +62,7 @@ class BudgetClaims:
     """
 
     def __init__(self, budgets: Budgets, writer: str, others: Others) -> None:
-        """`writer` is what this process counts as."""
+        """`writer` is the name under which this process counts usage."""
         self.budgets = budgets
         self._writer = writer
         self._others = others
@@ -74,7 +73,7 @@ class BudgetClaims:
         others.services["budgets"] = self._told
 
     def lead(self) -> None:
-        """Begin to lead: nothing is known yet of what the others have spent and reserved."""
+        """Begin to lead, without knowledge of what the other processes have spent and reserved."""
         self._spent: dict[str, dict[str, dict[str, int]]] = {}  # by writer, by day, by tally
         self._priced_by: dict[str, str] = {}  # by writer: the version of the prices of its costs
         self._reserved: dict[str, Counter[str]] = {}  # by member, by tally
@@ -82,8 +81,8 @@ class BudgetClaims:
         self.budgets.ledger.reserved_elsewhere = self._sum = Counter[str]()
 
     async def claim(self, claim: BudgetClaim) -> Reserved | Overrun:
-        """Reserve what a call is expected to use where its prompt fits, whichever process admits. `Budgets.ended`
-        releases it.
+        """Reserve the expected usage of a call if its prompt fits, whether this process or the leader decides.
+        `Budgets.ended` releases the reservation.
         """
         budgets = self.budgets
         over = budgets.spent_by(claim)
@@ -100,7 +99,7 @@ class BudgetClaims:
     # -- while it follows ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Exchange counts, one message at a time so that none overtakes another: at once while calls wait."""
+        """Exchange counts with the leader, at once while calls wait; one message at a time, to keep them in order."""
         while True:
             waiting, self._waiting = [each for each in self._waiting if not each[1].done()], []
             self._is_asked.clear()
@@ -167,7 +166,7 @@ class BudgetClaims:
         return _pack_counts(self._sums_for(report, overruns))
 
     def gone(self, member: str) -> None:
-        """A process has ended, and reserves nothing more. What it spent stays."""
+        """A process has ended: drop its reservations. Its spending stays."""
         self._told_at.pop(member, None)
         self._reserve(member, dict.fromkeys(self._reserved.get(member, ()), 0))
 

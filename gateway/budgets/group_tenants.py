@@ -1,6 +1,6 @@
 """GroupTenants: which tenants each group has, as its budgets count them.
 
-What a deleted tenant used still counts for its group until the month ends.
+The usage of a deleted tenant still counts for its group until the month ends.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ class GroupTenants:
         self._hashes: defaultdict[Holder, int] = defaultdict(int)
 
     def move(self, tenant: str, group: str | None) -> tuple[Holder | None, Holder | None]:
-        """Set the tenant's group; None: it has none. Returns what it left and joined, None where it stays."""
+        """Set the tenant's group, or none. Returns the groups that the tenant left and joined; None: no such group."""
         self._deleted.pop(tenant, None)
         before = self.group_of.get(tenant)
         if before == group:
@@ -36,7 +36,7 @@ class GroupTenants:
         return left, joined
 
     def delete(self, tenant: str, month: str) -> None:
-        """The tenant was deleted in this month (like 2026-11), and counts for its group until that ends."""
+        """The tenant was deleted in this month (like 2026-11); it counts for its group until the month ends."""
         if tenant in self.group_of:
             self._deleted[tenant] = month
 
@@ -51,7 +51,7 @@ class GroupTenants:
         return own if group is None else (*own, group_holder(group))
 
     def tenants(self, holders: Collection[Holder]) -> set[str]:
-        """The tenants that these holders are, have a key of, or have."""
+        """The tenants that belong to these holders: the tenant itself, the tenant of a key, the tenants of a group."""
         own = {tenant for tenant, _ in holders}
         return own | {tenant for tenant, group in self.group_of.items() if group_holder(group) in holders}
 

@@ -1,8 +1,8 @@
-"""BudgetLedger: what each holder of a budget may spend, has spent and has reserved, here and at other gateways.
+"""BudgetLedger: the limits, spending and reservations of each holder of a budget, here and at other gateways.
 
-It keeps no counts of its own: usage of this process is added as the usage book counts it, and that of others is told.
-The totals of one writer only grow, so the larger of two reports is the newer, and nothing counts twice. Processes
-believe each other's costs only while they have the same prices.
+It keeps no counts of its own: the usage book adds this process's usage, and other gateways report theirs. The totals of
+one writer only grow, so the larger of two reports is the newer one, and nothing counts twice. Processes use each
+other's costs only while they have the same prices.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,7 +58,7 @@ class BudgetLedger:
         return {self.groups.tally_name(each, unit): unit for each in holders for unit in self.accounts[each].tallies}
 
     def reserve(self, tenant: str, key: str, more: Reserved) -> None:
-        """Reserve so much more for the calls of this tenant and key; less where it is negative."""
+        """Add `more` to the reservations for calls of this tenant and key; negative: release."""
         for holder in self.holders(tenant, key):
             for unit, tally in self.accounts[holder].tallies.items():
                 tally.reserved = max(0, tally.reserved + part_of(more, unit))
@@ -91,21 +91,21 @@ class BudgetLedger:
         limit: int | None = None,
         shows: Callable[[Holder], bool] | None = None,
     ) -> list[BudgetUse]:
-        """The use of every budget of at most `limit` holders, by holder, after `after`, of those that it `shows`."""
+        """The use of all budgets of the first `limit` holders after `after` for which `shows` is true."""
         behind = (holder for holder in self.accounts if holder > after)
         holders = sorted(behind if shows is None else filter(shows, behind))[:limit]
         return [use for holder in holders for use in self.uses(holder)]
 
     def take_touched(self) -> set[Holder]:
-        """The holders whose use or limits may have changed since this was asked last."""
+        """The holders whose use or limits may have changed since the last call."""
         touched, self.touched = self.touched, set()
         return touched
 
     # -- other processes -------------------------------------------------------------------------------------
 
     def spent_here(self, holders: Iterable[Holder] | None = None) -> tuple[Spent, Mapping[str, int]]:
-        """What this writer has counted today, and what is reserved here, by tally (`GroupTenants.tally_name`): of all
-        that have any, or of these, zeros included.
+        """The spending of this writer today and the reservations here, by tally (`GroupTenants.tally_name`): of all
+        holders that have any, or of `holders`, zeros included.
         """
         today, writer = self._book.today(), self._book.writer
         counted, reserved = dict[str, int](), dict[str, int]()
@@ -133,7 +133,7 @@ class BudgetLedger:
                     tally.told(writer, day, amount)
 
     def cut_off(self, replicas: int) -> None:
-        """The number of replicas that divide the rest while this process is alone; 1: it is not."""
+        """Set the number of replicas that divide the rest of budgets while this process is alone; 1: it is not."""
         if replicas != self._replicas:
             self._replicas, today = replicas, self._book.today()
             self.reserved_elsewhere = {}

@@ -1,7 +1,7 @@
-"""PastSpending: what was spent before, from the usage book and the store.
+"""PastSpending: earlier spending, from the usage book and the store.
 
-The store has the usage of earlier processes and of other gateways. With other prices a cost may shrink, so costs are
-computed anew from the store then.
+The store has the usage of earlier processes and of other gateways. After a change of prices a cost may shrink, so costs
+are then computed anew from the store.
 """
 
 import logging
@@ -47,9 +47,7 @@ class PastSpending:
         book.recall_watchers.append(self._read_all_anew)
 
     def count(self, holder: Holder, units: Iterable[Unit]) -> None:
-        """Count in the holder's empty tallies of these units what the usage book has, and with the next read what the
-        store has.
-        """
+        """Count the usage book's rows in the holder's empty tallies; the next read adds the store's rows."""
         for unit in units:
             self._unread.add(holder)
             tally = self._ledger.accounts[holder].tallies[unit]
@@ -69,8 +67,8 @@ class PastSpending:
         self._unread |= self._ledger.accounts.keys()
 
     async def read(self) -> None:
-        """Read usage from the store: this month's for new budgets and after a change of prices, and every READ_S the
-        last two days' for all.
+        """Read usage from the store: this month's usage for new budgets and after a change of prices; every READ_S also
+        the usage of the last two days for all budgets.
         """
         ledger, today = self._ledger, date.fromisoformat(self._book.today())
         unread, self._unread = self._unread & ledger.accounts.keys(), set()

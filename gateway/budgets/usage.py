@@ -1,8 +1,8 @@
 """Usage book: requests and tokens by tenant, key, model and day, counted in memory and written within a second.
 
-A book has a random writer name, and keeps totals that only grow. A flush writes totals, not increments: one that
-failed, or whose outcome is unknown, is repeated, and nothing counts twice. A killed process loses what it has not
-flushed: FLUSH_S and the time of one write.
+A book has a random writer name, and keeps totals that only grow. A flush writes totals, not increments: a flush that
+failed, or whose outcome is unknown, is repeated, and nothing counts twice. A killed process loses the usage of at most
+FLUSH_S and the time of one write.
 """
 
 import logging
@@ -65,13 +65,13 @@ class UsageBook:
         self._flusher.start()
 
     async def stop(self) -> None:
-        """Write what is left, if the store is available."""
+        """Write the remaining usage, if the store is available."""
         if self._flusher.is_running:
             await self._flusher.stop()
             await self._try_flush()
 
     def ended(self, trace: CallTrace) -> None:
-        """Count an ended call; one that was not served is not counted."""
+        """Count an ended call; a call that was not served is not counted."""
         if trace.tenant_id is not None and trace.usage is not None:
             self.used(
                 trace.tenant_id,
@@ -113,7 +113,7 @@ class UsageBook:
             self._writing = set()
 
     def rows(self) -> list[tuple[UsageKey, Totals]]:
-        """What was counted here today, and before where it is not written yet."""
+        """The usage that was counted here today, and earlier usage that is not written yet."""
         return [(row.of, row.totals()) for row in self._rows.values()]
 
     def __contains__(self, of: UsageKey) -> bool:

@@ -26,7 +26,7 @@ def spec_of(url: str, key: SecretStr | None) -> BackendSpec:
 
 
 async def model_card(poller: Poller, spec: BackendSpec, wanted: str | None) -> ModelCard:
-    """What it serves of that name, or first. Raises CalibrationError."""
+    """The card of the server's model `wanted`, or of its first model (None). Raises CalibrationError."""
     body = await get(poller, spec, "/v1/models", MODELS_BYTES_MAX)
     try:
         cards = read_models(json.loads(body))
@@ -39,7 +39,7 @@ async def model_card(poller: Poller, spec: BackendSpec, wanted: str | None) -> M
 
 
 async def get(poller: Poller, spec: BackendSpec, path: str, bytes_max: int) -> bytes:
-    """Raises CalibrationError."""
+    """The body of a GET at this path. Raises CalibrationError."""
     try:
         return await poller.get(spec, path, bytes_max=bytes_max)
     except UnansweredError as error:

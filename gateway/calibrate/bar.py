@@ -12,7 +12,7 @@ Tell = Callable[[float, str, str], None]  # which part is done (0 to 1), the sta
 
 @contextmanager
 def progress_bar() -> Iterator[Tell]:
-    """What is to be told how far it is."""
+    """Show progress until the block ends. Yields the function that gets the completed part, 0 to 1, and the stage."""
     console = Console(file=sys.stderr)
     if not console.is_terminal:
         yield _Lines()

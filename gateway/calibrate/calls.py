@@ -26,7 +26,7 @@ class CalibrationError(Exception):
 
 @contextmanager
 def until_cancelled() -> Iterator[None]:
-    """A block that Ctrl-C ends, which cancels its task; what follows the block still runs."""
+    """A context whose block Ctrl-C ends (it cancels the task); the code after the block still runs."""
     try:
         yield
     except asyncio.CancelledError:
@@ -38,8 +38,8 @@ def until_cancelled() -> Iterator[None]:
 async def run_for(
     seconds: float, work: Iterable[Coroutine[None, None, None]], *, look: Callable[[], None] | None = None
 ) -> None:
-    """Run all of this for a time, with a look every LOOK_S, then cancel what still runs. Raises what one of it
-    raises.
+    """Run the coroutines of `work` for `seconds`, calling `look` every LOOK_S; then cancel those that still run. Raises
+    the first exception of any of them.
     """
     tasks = [asyncio.create_task(each) for each in work]
     until_s = time.monotonic() + seconds
@@ -56,8 +56,8 @@ async def run_for(
 
 @dataclass(slots=True)
 class Answer:
-    """The times of one answer, in seconds after the call was sent. `tokens_at`: when chunks of text came. `why`: what
-    went wrong.
+    """The times of one answer, in seconds after the call was sent. `tokens_at`: of text chunks. `why`: the error, if
+    any.
     """
 
     total_s: float = 0.0
@@ -66,7 +66,7 @@ class Answer:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between one chunk and the next."""
+        """The seconds between each chunk and the next."""
         return [later - earlier for earlier, later in zip(self.tokens_at, self.tokens_at[1:], strict=False)]
 
 
@@ -81,11 +81,11 @@ class Target:
 
     @classmethod
     def at(cls, spec: BackendSpec, model: str) -> Self:
-        """The server itself."""
+        """The server of this specification as a target."""
         return cls(spec.url, spec.headers, model, spec.tls if spec.tls is not None else True)
 
     def completion(self, prompt: str | list[int], output_tokens: int, *, stream: bool) -> dict[str, Any]:
-        """The body of a call that generates so many tokens, whatever they are."""
+        """The body of a completion call that generates exactly `output_tokens` tokens."""
         body: dict[str, Any] = {
             "model": self.model, "prompt": prompt, "max_tokens": output_tokens, "ignore_eos": True,
             "temperature": 0.0, "stream": stream,
@@ -115,8 +115,8 @@ class CallSender:
     async def call(
         self, target: Target, body: Mapping[str, Any], on_usage: Callable[[int, int], None] = lambda _i, _o: None
     ) -> Answer:
-        """Make a call; `on_usage` is called with its prompt and output tokens so far, as they arrive. After a failure
-        wait a little. Raises CalibrationError where there were too many, and no answer.
+        """Make a call; `on_usage` is called with its prompt and output tokens so far, as they arrive. After a failure,
+        waits a little. Raises CalibrationError after too many failures without any answer.
         """
         answer = await self._answer(target, body, on_usage)
         if answer.why is None:

@@ -1,4 +1,4 @@
-"""The command `fairlead calibrate`. It imports what it needs when it runs, so that --help is quick."""
+"""The command `fairlead calibrate`. It imports modules when it runs, so that --help is quick."""
 
 from functools import partial
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""The windows of a calibration that had too few, stored next to its output file: the next run continues from them."""
+"""The windows of a calibration that had too few, stored beside its output file: the next run continues from them."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -9,19 +9,19 @@ from policies.step_time import Observation
 
 
 def path_of(out: Path) -> Path:
-    """Where they are kept for this file of coefficients."""
+    """The path at which the windows for this file of coefficients are stored."""
     return out.with_name(out.name + ".windows")
 
 
 def write_windows(out: Path, backend: str, model: str, windows: list[Observation]) -> Path:
-    """Return where. Raises OSError."""
+    """Store the windows; return the path. Raises OSError."""
     path = path_of(out)
     path.write_bytes(orjson.dumps({"backend": backend, "model": model, "windows": [asdict(each) for each in windows]}))
     return path
 
 
 def read_windows(out: Path, backend: str, model: str) -> list[Observation]:
-    """What was kept of this model at this backend; nothing where there is no such file, or it is of another."""
+    """The stored windows of this model at this backend; empty if there is no file for this model and backend."""
     try:
         read = orjson.loads(path_of(out).read_bytes())
         if (read["backend"], read["model"]) != (backend, model):

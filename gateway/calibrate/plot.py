@@ -13,7 +13,7 @@ SIZE_INCHES = (8.4, 3.4)
 
 
 def draw(found: Calibration) -> str:
-    """An SVG document; equal calibrations give equal ones."""
+    """The plot as an SVG document; equal calibrations give equal documents."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         left, right = figure.subplots(1, 2)

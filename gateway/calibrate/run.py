@@ -57,8 +57,8 @@ class TooFewWindowsError(CalibrationError):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The result of a calibration. `step_time` is learnt from all windows; its error is that of `held_out`, by what was
-    learnt from the others.
+    """The result of a calibration. `step_time` is learnt from all windows. Its error is measured on the windows
+    `held_out`, for a model learnt from the other windows.
     """
 
     model: str
@@ -90,8 +90,8 @@ async def calibrate(
     on_progress: Callable[[Progress], None],
     seen_before: Callable[[str], list[Observation]] | None = None,
 ) -> Calibration:
-    """Load the backend, and fit the model. When cancelled, it fits what it has. `seen_before`: the windows of the same
-    model from a run that had too few. Raises CalibrationError.
+    """Load the backend, and fit the model. When cancelled, it fits the windows so far. `seen_before` gives the windows
+    of the same model from an earlier run that had too few. Raises CalibrationError.
     """
     spec = plan.spec
     watching: asyncio.Task[None] | None = None
@@ -185,7 +185,7 @@ async def _scrape(poller: Poller, spec: BackendSpec) -> EngineMetrics:
 
 
 def equation(model: StepTimeModel) -> str:
-    """The model for people: what a step takes, and what for each thing in it."""
+    """The model as text for people: the time of a step, and its parts."""
     return (
         f"{model.base_s * 1e3:.3g} ms + {model.token_s * 1e6:.3g} µs a token"
         f" + {model.context_token_s * 1e9:.3g} ns a token read + {model.request_s * 1e6:.3g} µs a request"

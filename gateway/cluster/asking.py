@@ -1,4 +1,4 @@
-"""Asking: when a member asks the store that elects, and whether that answers."""
+"""Asking: when a member asks the election store, and whether the store answers."""
 
 from math import inf
 from typing import Final
@@ -17,7 +17,7 @@ class Asking:
     """
 
     def __init__(self, now: float) -> None:
-        """The store was just connected to."""
+        """The store was just connected."""
         self._number = 0
         self._pending: StoreCall | None = None
         self._next_at = now
@@ -25,7 +25,7 @@ class Asking:
         self._heard_at = now
 
     def next_number(self) -> int:
-        """That of a new call."""
+        """The number of a new call."""
         self._number += 1
         return self._number
 
@@ -38,12 +38,12 @@ class Asking:
         return now >= self._next_at
 
     def begin(self, call: StoreCall) -> StoreCall:
-        """Make this call."""
+        """Record that this call is made now, and return it."""
         self._pending = call
         return call
 
     def answered(self, call: StoreCall, now: float) -> bool:
-        """The store answered; returns whether in time. Else the call counts as failed."""
+        """The store answered; returns whether the answer came in time. A late answer counts as a failed call."""
         if call is not self._pending:
             return False
         self._pending, self._heard_at = None, now
@@ -51,32 +51,32 @@ class Asking:
         return True
 
     def failed(self, call: StoreCall, now: float) -> None:
-        """The store did not answer this call, or with an error."""
+        """The store did not answer this call, or answered with an error."""
         if call is self._pending:
             self._pending, self._next_at = None, now + ASK_S
 
     def hurry(self, now: float, seconds: float) -> None:
-        """Ask at once, and often, until there is another leader, for so long at most."""
+        """Ask at once, and often, until there is another leader, for at most `seconds`."""
         self._hurries_until = max(self._hurries_until, now + seconds)
         if self._pending is None:
             self._next_at = now
 
     def at_once(self, now: float) -> None:
-        """Ask at once, after an answer."""
+        """Ask the store at once, after an answer."""
         self._next_at = now
 
     def calm(self, call: StoreCall) -> None:
-        """Note that haste is over with this call, which was answered."""
+        """End the haste with this call, which was answered."""
         self._hurries_until, self._next_at = -inf, call.sent_at + ASK_S
 
     def overslept(self, seconds: float, now: float) -> None:
-        """Note that this process did not run for so long: the store's answers may be there, unread."""
+        """Note that this process did not run for `seconds`: answers of the store may be unread."""
         self._heard_at = min(now, self._heard_at + seconds)
 
     def is_reached(self, now: float) -> bool:
-        """Whether the store answers. Where it does not, and no leader does, a member leads itself (rule 25)."""
+        """Whether the store answers. A member that reaches neither the store nor a leader leads itself (rule 25)."""
         return now - self._heard_at < STANDALONE_S + ASK_S
 
     def wakeup(self) -> float:
-        """When `is_due` may be so."""
+        """The next time at which `is_due` may become true."""
         return self._next_at if self._pending is None else self._pending.sent_at + ANSWER_S_MAX

@@ -1,5 +1,5 @@
-"""Campaign: what one member does about the election (rules 1, 4, 25, 28): it leads when the store gives it the key,
-steps down when another one has it, and leads itself alone where no leader can be had.
+"""Campaign: the actions of one member in the election (rules 1, 4, 25, 28): it leads when the store gives it the key,
+steps down when another member has the key, and leads only itself where there is no leader.
 """
 
 from math import inf
@@ -17,9 +17,7 @@ HAND_OVER_S: Final = 10.0  # a leader that reached no backend does not stand aga
 
 
 class Campaign:
-    """The role of one member in the election of a leader: what it asks the election store, and whether it leads.
-    Mutable.
-    """
+    """The role of one member in the election: its calls of the election store, and whether it leads. Mutable."""
 
     def __init__(self, candidate: Candidate, lead: OwnLead, follower: Follower) -> None:
         self.candidate = candidate
@@ -29,8 +27,8 @@ class Campaign:
         self._stands_again_at = -inf
 
     def target(self) -> str | None:
-        """The member to have a connection to; None: none. One that is alone looks for the leader that it knew: a
-        majority may go on with that one.
+        """The member to connect to; None: none. A member that is alone looks for the last leader that it knew, because
+        a majority may still follow that leader.
         """
         if self._lead.is_standalone and self.candidate.listed.strangers:
             return None
@@ -45,7 +43,7 @@ class Campaign:
         self._follower.link.granting.release(member)
 
     def heard(self, leader: str, frame: Frame, now: float) -> None:
-        """A frame came from the leader, and the follower has heard it."""
+        """A frame came from the leader. Call this after the follower has received the frame."""
         epoch = self._follower.link.epoch
         self.candidate.knows(epoch)
         releases = [each for each in frame.messages if isinstance(each, Release)]
@@ -53,26 +51,26 @@ class Campaign:
             self.candidate.resigned_by(leader, now, returns=releases[0].returns)
 
     def calls(self) -> list[StoreCall]:
-        """Calls of the store to make now."""
+        """The calls of the store to make now."""
         calls, self._calls = self._calls, []
         return calls
 
     def answered(self, call: StoreCall, view: StoreView, now: float) -> None:
-        """The store answered."""
+        """The store answered this call."""
         self.candidate.answered(call, view, now)
         self._lead.share.listed(view.members, now)
 
     # -- when its own leadership has ended -------------------------------------------------------------------
 
     def stepped_down(self, why: StepDown, now: float) -> None:
-        """Its leader has stepped down by itself."""
+        """The leader in this process has stepped down by itself."""
         self.candidate.knows(why.epoch)
         self._has_no_lead()
         if why.is_blind:
             self.candidate.stands, self._stands_again_at = False, now + HAND_OVER_S
 
     def stop(self, now: float) -> None:
-        """The process is told to stop, and leads no more."""
+        """The process has to stop: it leads no more."""
         call = self.candidate.release(now)
         self._calls += [] if call is None else [call]
         self._has_no_lead()
@@ -85,7 +83,7 @@ class Campaign:
     # -- driving ---------------------------------------------------------------------------------------------
 
     def tick(self, now: float, overslept_s: float) -> None:
-        """Ask the store, and do what the election asks for."""
+        """Ask the store if that is due, and carry out the result of the election."""
         candidate, link, lead = self.candidate, self._follower.link, self._lead
         candidate.overslept(overslept_s, now)
         is_alone = lead.is_standalone or link.leader is None

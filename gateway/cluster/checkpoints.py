@@ -1,11 +1,11 @@
-"""Checkpoints: what the tenants of all pools have received, as the leader last said, so that the next leader goes on.
+"""Checkpoints: the last reported service of the tenants of all pools, from which the next leader continues.
 
-The leader tells all members what has changed as soon as CHANGES_MAX tenants or requests have, and every CHECKPOINT_S;
-each telling makes a checkpoint, and a member's newest one by (epoch, number) counts (rule 19). A member that lacks the
-one before is told all records, in slices, and what changes meanwhile. Every CHECKPOINT_S the leader's shell also puts
-the whole into the store. A checkpoint says which facts of each member it has, and what it charged for requests that had
-not ended: so the next leader charges what living members tell it, neither less nor twice. What a dead member used after
-the last checkpoint is forgotten: at most CHECKPOINT_S.
+The leader reports changes to all members every CHECKPOINT_S, and as soon as CHANGES_MAX tenants or requests have
+changed. Each report makes a checkpoint, and a member's newest one by (epoch, number) counts (rule 19). A member that
+lacks the previous checkpoint gets all records, in slices, and the changes in the meantime. Every CHECKPOINT_S the
+leader's shell also writes the whole checkpoint into the store. A checkpoint says which facts of each member it
+includes, and the charges of requests that had not ended: so the next leader charges the reports of living members once,
+and completely. Usage of a dead member after the last checkpoint is lost: at most that of CHECKPOINT_S.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ checkpoint.
 
 
 class Mark(NamedTuple):
-    """The mark of a checkpoint: the newest checkpoint has the highest mark. A store that has forgotten may give an
+    """The mark of a checkpoint: the newest checkpoint has the highest mark. A store that has lost its data may give an
     epoch twice, but to different members.
     """
 
@@ -62,7 +62,7 @@ class NewestCheckpoint:
         self._changes: dict[object, Records] = {}  # by source: changes of which a part was told
 
     def told(self, body: bytes) -> None:
-        """A whole checkpoint from the store; a damaged one is left out."""
+        """Take a whole checkpoint from the store; a damaged one is ignored."""
         try:
             whole = decode_whole(body)
             if Mark(*whole.mark) > self.mark:
@@ -71,7 +71,7 @@ class NewestCheckpoint:
             return
 
     def part(self, source: object, part: CheckpointPart) -> None:
-        """A part came from `source`, which tells its parts in order."""
+        """A part came from `source`, which sends its parts in order."""
         if part.begins:
             self._begun[source] = {}
         mark, whole = None if part.mark is None else Mark(*part.mark), self._begun.get(source)
@@ -90,12 +90,12 @@ class NewestCheckpoint:
                 self.change(mark, part.at, changes, is_kept=part.is_kept)
 
     def forget(self, source: object) -> None:
-        """The connection to `source` is gone: what it has begun to tell stays unfinished."""
+        """The connection to `source` is gone: drop its incomplete checkpoint."""
         self._begun.pop(source, None)
         self._changes.pop(source, None)
 
     def change(self, mark: Mark, at: float, records: Records, *, is_kept: bool) -> None:
-        """The checkpoint after the newest one. `is_kept`: it is one of those of each second."""
+        """Make the next checkpoint by these changed records. `is_kept`: it is a regular one, each CHECKPOINT_S."""
         _change(self.records, records)
         _change(self._members, {key: body for key, body in records.items() if key[0] == MEMBER})
         self._became(mark, at, is_kept=is_kept)
@@ -106,17 +106,17 @@ class NewestCheckpoint:
             self._second.append(dict(self._members))
 
     def taken_of(self, member: str) -> int:
-        """The last entry of this member's ChargeLog that every later leader surely has."""
+        """The number of the last entry of this member's ChargeLog that every later leader certainly has."""
         record = self._second[0].get(key_of(MEMBER, "", member)) if len(self._second) == SURE_AFTER else None
         return 0 if record is None else decode_taken(record).entry
 
     def whole(self) -> Iterator[Records]:
-        """Yield all records in slices, each as it is by then; those that come meanwhile are left out."""
+        """Yield all records in slices, each record as it is at that time, without records that are added meanwhile."""
         keys = list(self.records)
         return slices((key, body) for key in keys if (body := self.records.get(key)) is not None)
 
     def parts(self) -> Iterator[CheckpointPart]:
-        """Yield what tells all of it, in order."""
+        """Yield the parts by which the whole checkpoint is sent, in order."""
         begins = True
         for records in self.whole():
             yield CheckpointPart(records, begins=begins)

@@ -1,15 +1,15 @@
 """Election: which member may try to lead, by a store that all members can ask (rules 1, 2, 4).
 
-The store (election_store.py) only says which may try: joining makes a leader. It may be slow, fail, or forget
-everything, and nothing worse comes of it than a time without a leader. `Candidate` decides what to ask and what an
-answer means; its shell asks.
+The store (election_store.py) only says which member may try: the members that join it make it the leader. The store may
+be slow, fail, or lose its data; the worst result is a time without a leader. `Candidate` decides which calls to make
+and what an answer means; its shell makes the calls.
 
-A process that ends closes its sockets, and its port refuses connections. Members that saw this of the leader say so
-with each call. Once all that are listed have, the store drops the key at once, without waiting for its end.
+A process that ends closes its sockets, and its port refuses connections. Members that saw this at the leader's port
+report it with each call. Once all listed members have, the store drops the key at once.
 
 While the store is away, a majority of the leader's members renews its lease (promise.py). So the store keeps the list
-of these, the witnesses, and gives the key to another one only when enough of them say that they help that leader no
-more: then it has no majority, and cannot have one again.
+of these members, the witnesses. It gives the key to another member only when enough witnesses report that they help
+that leader no more: then that leader has no majority, and cannot get one again.
 """
 
 from gateway.cluster.asking import ASK_S, STANDALONE_S, Asking
@@ -21,12 +21,10 @@ from gateway.cluster.witness_lists import WitnessLists
 
 
 class Candidate:
-    """The rules by which one member stands for election: what it asks the store, and what each answer means.
-    Mutable.
-    """
+    """The rules by which one member stands for election: its calls of the store, and their answers. Mutable."""
 
     def __init__(self, member: str, address: str = "", *, now: float) -> None:
-        """`address` is where other members connect. The store was just connected to."""
+        """`address` is where other members connect. The store was just connected."""
         self.member = member
         self.address = address
         self.epoch = 0
@@ -45,19 +43,19 @@ class Candidate:
         self._stands_from = now + SILENT_S
 
     def reconnected(self, now: float) -> None:
-        """The store was connected to anew: it may be another one, which knows less (rule 2)."""
+        """The store was connected anew: it may be another store, which knows less (rule 2)."""
         self._stands_from = now + SILENT_S
 
     def resigned_by(self, leader: str, now: float, *, returns: bool) -> None:
-        """The leader said that it resigns: the key is free in a moment. The next leader waits until it has told what
-        its clients run, for that fills slots; if it has none, the next one begins without it.
+        """The leader reported that it resigns: the key is free in a moment. If it `returns`, the next leader waits
+        until it has reported the running requests of its clients, because these fill slots.
         """
         if not returns:
             self.listed.forget(leader)
         self.asking.hurry(now, ASK_S)
 
     def lost(self, leader: str, now: float) -> None:
-        """The connection to this leader is gone. If it has ended or does not run, its key is free within LEASE_S."""
+        """The connection to this leader is gone. If its process has ended or hangs, its key is free within LEASE_S."""
         if leader == self.key.leader:
             self.asking.hurry(now, SILENT_S)
 
@@ -67,27 +65,27 @@ class Candidate:
             self.asking.hurry(now, SILENT_S)
 
     def knows(self, epoch: int) -> None:
-        """A higher epoch was heard of (rule 1)."""
+        """Note an epoch that was heard of, which may be higher than the known one (rule 1)."""
         self.epoch = max(self.epoch, epoch)
 
     def overslept(self, seconds: float, now: float) -> None:
-        """Note that this process did not run for so long."""
+        """Note that this process did not run for `seconds`."""
         self.asking.overslept(seconds, now)
         if seconds > STANDALONE_S:  # meanwhile a leader may have been elected, and the store have forgotten it
             self.reconnected(now)
 
     def may_grant(self, epoch: int) -> bool:
-        """Whether this member may help the leader of this epoch: not where the store may have its word that it does
-        not, or when a newer one is known.
+        """Whether this member may help the leader of this epoch: not after it has told the store that it does not, and
+        not when a newer epoch is known.
         """
         return self._told_free < epoch and self.epoch <= epoch
 
     def has_been_seen(self, now: float) -> bool:
-        """Whether the store was there for so long that all others have seen this member in its list."""
+        """Whether this member was listed in the store for long enough that all others have seen it there."""
         return now >= self._stands_from
 
     def call(self, now: float) -> StoreCall | None:
-        """The call to make now; None: not yet."""
+        """The call to make now; None: no call is due."""
         if not self.asking.is_due(now):
             return None
         if self.key.led_epoch:
@@ -97,7 +95,7 @@ class Candidate:
         return self._ask(Ask.ACQUIRE if acquires else Ask.LOOK, self.epoch, now)
 
     def answered(self, call: StoreCall, view: StoreView, now: float) -> None:
-        """The store answered this call; too late counts as failed."""
+        """The store answered this call; a late answer counts as a failure."""
         if not self.asking.answered(call, now):
             return
         self._told_free = call.free_epoch
@@ -127,14 +125,14 @@ class Candidate:
             key.lease_until = call.sent_at + LEASE_S - LEASE_MARGIN_S
 
     def release(self, now: float) -> StoreCall | None:
-        """The call that gives the key back, for a leader that stops; None: it does not lead."""
+        """The call by which a leader that stops gives its key back; None: this member does not lead."""
         epoch, self.stands = self.key.led_epoch, False
         self.key.give_up()
         self.asking.hurry(now, ASK_S)
         return self._ask(Ask.RELEASE, epoch, now) if epoch else None
 
     def leave(self, now: float) -> StoreCall:
-        """The last call of a member that ends: it is listed no more."""
+        """The last call of a member that ends: it removes the member from the list."""
         return self._ask(Ask.RELEASE, 0, now)
 
     def _ask(self, ask: Ask, epoch: int, now: float) -> StoreCall:

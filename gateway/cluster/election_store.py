@@ -1,7 +1,7 @@
-"""ElectionStore: the store that elects, and what a member asks of it.
+"""ElectionStore: the store that elects the leader, and the calls that members make to it.
 
-It holds one key, which lives LEASE_S, a counter of epochs, and one entry per member, which lives MEMBER_S. The rules of
-what is asked, and of what an answer means, are in election.py.
+It holds one key, which lives LEASE_S, a counter of epochs, and one entry per member, which lives MEMBER_S. election.py
+has the rules for making calls and for using their answers.
 """
 
 from collections.abc import Mapping
@@ -39,10 +39,10 @@ class Ask(StrEnum):
 @dataclass(frozen=True, slots=True)
 class StoreCall:
     """One call of a member to the election store. Give the answer and this call to `Candidate.answered`. `epoch` is the
-    highest known epoch; for RENEW and RELEASE it is the epoch that the member leads. `number` tells calls apart, and
-    grows. The caller helps no leader of `free_epoch` or of an earlier epoch; `has_ended`: the reason is that the
-    process that leads in it has ended. `witnesses`: with RENEW, the list to agree on; with ACQUIRE, the last known
-    list, for a store that has lost it.
+    highest known epoch; for RENEW and RELEASE it is the epoch that the member leads. `number` identifies the call, and
+    grows. The caller helps no leader of `free_epoch` or of an earlier epoch; `has_ended`: because the process that
+    leads in `free_epoch` has ended. `witnesses`: with RENEW, the list to agree on; with ACQUIRE, the last known list,
+    for a store that has lost it.
     """
 
     ask: Ask
@@ -58,8 +58,8 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """The election store's answer to a call: which member holds the key, and which members are listed. `counter` is as
-    it was before the call.
+    """The election store's answer to a call: which member holds the key, and which members are listed. `counter` is the
+    counter of epochs before the call.
     """
 
     leader: str | None

@@ -1,8 +1,8 @@
 """Hello: the first message of each side of a connection between two processes of an order: its version and its name.
 
-That the other side belongs to this cluster is known before: by its certificate (gateway/shared_order/credentials.py),
-or by the folder of its Unix socket, which is private to one user.
-Processes of unequal versions do not talk; where a store lists them, they know it before they connect (election.py).
+Another check has already shown that the other side belongs to this cluster: its certificate
+(gateway/shared_order/credentials.py), or the folder of its Unix socket, which is private to one user. Processes of
+unequal versions do not join each other; a store lists their versions (election.py).
 """
 
 from typing import Final
@@ -20,11 +20,11 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     leads: bool = True
 
     def encode(self) -> bytes:
-        """The first message of a connection, in both directions."""
+        """The bytes of this message; both sides send it first."""
         return _ENCODER.encode(self)
 
     def met(self, body: bytes) -> "Hello":
-        """The other side, by its first message. Raises HelloError."""
+        """The other side's Hello, read from its first message. Raises HelloError."""
         if len(body) > HELLO_BYTES_MAX:
             raise HelloError("not a greeting")
         try:

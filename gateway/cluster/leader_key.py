@@ -1,4 +1,4 @@
-"""LeaderKey: which member has the store's key, as last heard, and what of it is this member's own."""
+"""LeaderKey: which member has the store's key, as last heard, and the lease of this member, if it is the leader."""
 
 from math import inf
 
@@ -23,7 +23,7 @@ class LeaderKey:
         self._refused_since: float | None = None
 
     def seen(self, call: StoreCall, view: StoreView, now: float) -> None:
-        """The store says which member has it."""
+        """The store has answered which member has the key."""
         self.leader, self.epoch = view.leader, view.epoch
         if view.leader is not None:
             self._refused_since = None
@@ -31,9 +31,9 @@ class LeaderKey:
             self._refused_since = now
 
     def is_refused(self, now: float) -> bool:
-        """Whether the store gives it to no one, because the leader that had it may still have a majority."""
+        """Whether the store gives the key to no member, because the last leader may still have a majority."""
         return self._refused_since is not None and now - self._refused_since >= STANDALONE_S
 
     def give_up(self) -> None:
-        """The member leads no more, whatever the store has."""
+        """The member leads no more, even if the store still has its key."""
         self.led_epoch, self.lease_until = 0, -inf

@@ -25,8 +25,8 @@ class ListedMembers:
         self._ended: dict[str, float] = {}  # those of the list whose processes have ended, and when that was seen
 
     def listed(self, view: StoreView, now: float, *, before: str | None) -> None:
-        """The store lists members, and the leader was this one before. Members listed a moment ago are kept: a store
-        that forgets must not make the last list shorter.
+        """The store lists these members; `before` was the leader until now. Members listed a moment ago are kept: a
+        store that loses its data must not shorten the last list.
         """
         self._former = self._former if before in (None, view.leader) else before
         self._ended = {member: at for member, at in self._ended.items() if member in view.members}
@@ -39,14 +39,12 @@ class ListedMembers:
         self.strangers = (self.strangers | view.strangers) & self.addresses.keys()
 
     def forget(self, member: str) -> None:
-        """It is waited for no more."""
+        """Wait for this member no more."""
         self.addresses.pop(member, None)
         self._listed_at.pop(member, None)
 
     def ended(self, member: str, now: float) -> bool:
-        """The process of this member has ended: it answers no one, and is waited for no more. Returns whether that is
-        new.
-        """
+        """The process of this member has ended: nobody waits for it any more. Returns whether that is new."""
         is_new = member in self.addresses and member not in self._ended
         if is_new:
             self._ended[member] = now
@@ -57,11 +55,11 @@ class ListedMembers:
         return member in self._ended
 
     def waits(self, now: float) -> dict[str, float]:
-        """Until when a leader elected now waits for each member, by this clock: for SILENT_S after the store heard from
-        it, because by then every promise and lease has ended. One that is there gets JOIN_S to tell what it has. What
-        the clients of one that has ended had is no one's; backends get ABORT_S to be rid of it before they are
-        measured. A store that has forgotten may not list all that still carry out an old leader's actions: "" stands
-        for them.
+        """The times, by this clock, until which a leader elected now waits for each member: SILENT_S after the store
+        heard from the member, because by then every promise and lease has ended. A member that is there gets JOIN_S to
+        report. For a member that has ended, backends get ABORT_S to abort its requests before they are measured. If the
+        store has lost its data, members that are not listed may still carry out an old leader's actions: the name ""
+        stands for them.
         """
         ended = {name: at + ABORT_S for name, at in self._ended.items()}
         unknown = {"": now + SILENT_S} if self.has_forgotten else {}

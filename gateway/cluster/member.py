@@ -2,10 +2,10 @@
 
 The shell connects a member to sockets and to the store, and calls:
 
-- `tick(now)` whenever something came and at `wakeup(now)`; then it makes the calls of its campaign, sends the
+- `tick(now)` whenever something arrived and at `wakeup(now)`; then it makes the calls of its campaign, sends the
   `frames`, and carries out the wishes of its lead, in this order.
-- `target()`: the member that it should have a connection to, and `connected`, `lost` and `received` of it. The
-  side that connects is the follower; the side that accepts gives what comes to `accepted` and `received_from`.
+- `target()`: the member that it should have a connection to, and for that connection `connected`, `lost` and
+  `received`. The side that connects is the follower; the side that accepts calls `received_from` and `lost_from`.
 
 The leader's own follower is joined to it by a link without bytes. A member without a leader leads itself, within 1/N of
 every limit, where there is no store, or no majority for another leader (rule 25).
@@ -64,14 +64,14 @@ class Member:
             self.lead.begin(epoch, now, waits=dict.fromkeys(expected, now + SILENT_S))
 
     def target(self) -> str | None:
-        """The member to have a connection to; None: none, or this one leads."""
+        """The member to connect to; None: there is none, or this member leads."""
         if self.lead.is_for_all:
             return None
         return self._appointed if self.campaign is None else self.campaign.target()
 
     def resign(self, now: float) -> None:
-        """The process is told to stop: it leads no more, and does not stand again. One that is alone serves its clients
-        on, because no other member can.
+        """The process has to stop: the member leads no more, and does not stand again. A member that is alone continues
+        to serve its clients, because no other member can.
         """
         leader = self.lead.leader
         if leader is not None and self.lead.is_for_all:
@@ -85,7 +85,7 @@ class Member:
     # -- the follower's connection ---------------------------------------------------------------------------
 
     def connected(self, leader: str, now: float) -> None:
-        """The connection to the `target` is there, both sides have proved themselves, and that one leads."""
+        """The connection to the `target` is open, both sides are authenticated, and the target leads."""
         if self.lead.is_standalone:
             self.lead.end_alone(now)
         self.follower.connected(now, leader)
@@ -128,7 +128,7 @@ class Member:
     # -- driving ---------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Take in what has come, and decide what is due."""
+        """Process what has arrived, and do what is due."""
         # Where it was stopped or had no CPU, it has heard no member. A busy one reads between its turns.
         overslept_s = now - self._due_at if now - self._due_at > PING_S else 0.0
         link = self.follower.link
@@ -141,7 +141,7 @@ class Member:
         self.follower.tick(now)
 
     def frames(self, now: float) -> list[tuple[str, Frame]]:
-        """What is to be sent now, each with the member that it is for."""
+        """The frames to send now, each with its member."""
         out, self._out = [*self._out, *self.lead.frames()], []
         link = self.follower.link
         if self.lead.leader is None and link.peer is not None:
@@ -149,7 +149,7 @@ class Member:
         return out
 
     def wakeup(self, now: float) -> float:
-        """When `tick` is due although nothing came."""
+        """When `tick` is due although nothing arrived."""
         times = [self.follower.due()]
         if self.campaign is not None:
             times.append(self.campaign.candidate.asking.wakeup())

@@ -36,11 +36,11 @@ class OwnLead:
 
     @property
     def is_for_all(self) -> bool:
-        """Whether this member decides for others, or will when it has gathered what runs."""
+        """Whether this member decides for others, or will do so once it has gathered the running requests."""
         return self.leader is not None and not self.is_standalone
 
     def told(self, pool: str, fact: Fact) -> None:
-        """A fact of the pool; without effect on a follower, which keeps the loads of backends for when it leads."""
+        """Pass a fact of the pool to the Leader, if this member leads. A follower only keeps backends' loads."""
         match fact:
             case LoadChanged():
                 self._loads[pool] = {load.backend_id: load for load in fact.loads}
@@ -54,25 +54,25 @@ class OwnLead:
     # -- when it begins and ends -----------------------------------------------------------------------------
 
     def begin(self, epoch: Epoch, now: float, *, waits: Mapping[str, float], lease_until: float = inf) -> None:
-        """Lead all in this epoch."""
+        """Begin to lead all members in this epoch."""
         self.is_standalone = False
         self.share.end()
         self.elections += 1
         self._begin(epoch, now, waits, lease_until, None)
 
     def begin_alone(self, now: float) -> None:
-        """Rule 25: lead itself, with 1/N of every limit, N the most members of the last minute."""
+        """Lead only itself, with 1/N of every limit; N is the most members of the last minute (rule 25)."""
         self.is_standalone = True
         self._begin(self._follower.link.epoch, now, {}, inf, self.share.divide(now))
 
     def end_alone(self, now: float) -> None:
-        """Returning is joining."""
+        """End leading only itself: the follower then joins a leader again."""
         self.leader, self.is_standalone = None, False
         self.share.end()
         self._follower.lost(now)
 
     def step_down(self, leader: Leader, now: float) -> None:
-        """End this leadership: what it has said last is still sent."""
+        """End this leadership; its last messages are still sent."""
         self.leader = None
         self._out += [(member, frame) for member, frame in leader.frames(now) if member != leader.member]
         self._wishes += leader.wishes()
@@ -100,7 +100,7 @@ class OwnLead:
     # -- driving ---------------------------------------------------------------------------------------------
 
     def turn(self, now: float, overslept_s: float) -> StepDown | None:
-        """Take in what has come, and decide. Returns why the leadership has ended meanwhile, if it has."""
+        """Process received facts, and decide. Returns the StepDown if the leadership has ended meanwhile."""
         ends = self._exchange(now)
         if self.leader is not None:
             self.leader.turn(now, overslept_s)
@@ -108,12 +108,12 @@ class OwnLead:
         return ends
 
     def frames(self) -> list[tuple[str, Frame]]:
-        """What is to be sent now, each with the member that it is for."""
+        """The frames to send now, each with its member."""
         out, self._out = self._out, []
         return out
 
     def wishes(self) -> list[Wish]:
-        """What the shell is to do besides."""
+        """The leader's other tasks for the shell."""
         wishes, self._wishes = self._wishes, []
         return wishes
 

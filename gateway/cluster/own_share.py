@@ -1,7 +1,7 @@
-"""OwnShare: the part of every limit that a member has while it is alone.
+"""OwnShare: a member's part of every limit while it is alone.
 
-It is 1/N (rule 25), N being the most members that the store listed within the last minute, so that the parts of all
-make a whole.
+The part is 1/N (rule 25), N being the highest number of members that the store listed within the last minute, so that
+the parts of all members add up to at most the whole.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ class OwnShare:
     """
 
     def __init__(self, name: str, tenant_of: Callable[[str], Tenant | None]) -> None:
-        """`tenant_of`: the registry."""
+        """`tenant_of` looks a tenant up in the registry."""
         self.part: ReplicaShare = ALONE
         """All of it while the member is not alone."""
         self._name = name
@@ -36,25 +36,25 @@ class OwnShare:
         self._lists.append((now, frozenset(members)))
 
     def members(self, now: float) -> frozenset[str]:
-        """The most members that were listed within the last minute."""
+        """The largest list of members within the last minute."""
         while len(self._lists) > 1 and now - self._lists[0][0] > COUNT_S:  # the last list stands without the store
             self._lists.popleft()
         return max((names | {self._name} for _, names in self._lists), key=len, default=frozenset({self._name}))
 
     def divide(self, now: float) -> ReplicaShare:
-        """The member is alone from now on; returns its part."""
+        """The member is alone from now on; returns its part of every limit."""
         names = self.members(now)
         self.end()
         self.part = ReplicaShare(len(names), sorted(names).index(self._name))
         return self.part
 
     def end(self) -> None:
-        """The member is alone no more."""
+        """The member is no longer alone."""
         self.part = ALONE
         self._divided.clear()
 
     def of_fact(self, fact: Fact) -> Fact:
-        """The fact with this member's part of what it tells of backends and groups."""
+        """The fact, with the limits of backends and groups in it reduced to this member's part."""
         if self.part.replicas == 1:
             return fact
         match fact:
@@ -78,7 +78,7 @@ class OwnShare:
 
 
 def divided(limited: L, share: ReplicaShare) -> L:
-    """The tenant, key or group with one member's part of its limits: of every field that names a maximum."""
+    """The tenant, key or group with every maximum reduced to one member's part."""
     limits = {each.name: getattr(limited, each.name) for each in fields(limited) if each.name.endswith("_max")}
     parts: dict[str, Any] = {name: share.of(limit) for name, limit in limits.items() if limit is not None}
     if isinstance(limited, Tenant):

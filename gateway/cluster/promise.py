@@ -1,13 +1,13 @@
-"""Promise and lease: until when a leader may decide, and until when its followers carry that out (rules 2 to 4).
+"""Promise and lease: until when a leader may decide, and its followers carry out its decisions (rules 2 to 4).
 
 The store gives the leader's key LEASE_S to live. The leader counts from before it sent the renewal, less
-LEASE_MARGIN_S: by its own clock the lease ends first. A follower's promise is what the lease had left when the leader
-answered its ping, counted from before the ping was sent, times PROMISE_RATIO. So it ends first even where one clock
-runs 1 % slow and the other 1 % fast. The next leader waits LEASE_S + LEASE_MARGIN_S for a member that is silent.
+LEASE_MARGIN_S: by its own clock the lease ends first. A follower's promise is the rest of the lease when the leader
+answered its ping, counted from before the ping was sent, times PROMISE_RATIO. So it ends first even if one clock runs 1
+% slow and the other 1 % fast. The next leader waits LEASE_S + LEASE_MARGIN_S for a member that is silent.
 
 Without the store the members renew the lease (docs/decisions/0010-a-majority-renews-the-lease.md). A follower that
-hears a Pong grants its leader LEASE_S from then: so long it helps no other to lead. Its next ping says so, and the
-leader counts from before it sent that Pong, less the margin. The lease lasts as long as a majority has granted it.
+receives a Pong grants its leader LEASE_S from then: for so long it helps no other member. Its next ping reports this,
+and the leader counts from before it sent that Pong, less the margin. The lease lasts while a majority grants it.
 """
 
 from collections.abc import Collection, Iterable
@@ -32,11 +32,11 @@ class Promise:
         self.until = -inf
 
     def ponged(self, pinged_at: float, lease_s: float) -> None:
-        """The leader answered the ping of `pinged_at`, by this process's clock: its lease had so much left."""
+        """The leader answered the ping sent at `pinged_at`, by this process's clock: its lease had `lease_s` left."""
         self.until = max(self.until, pinged_at + lease_s * PROMISE_RATIO)
 
     def release(self) -> None:
-        """It is over: the connection is gone, or the leader stops."""
+        """End the promise: the connection is gone, or the leader stops."""
         self.until = -inf
 
     def holds(self, now: float) -> bool:
@@ -57,18 +57,18 @@ class Granting:
         self._until = -inf
 
     def heard(self, leader: str | None, sent_at: float | None, now: float) -> None:
-        """A Pong came that this leader sent then, by its clock; None: its lease has nothing left."""
+        """A Pong came that this leader sent at `sent_at`, by the leader's clock; None: nothing of its lease is left."""
         self.granted = sent_at if self.may_grant else None
         if self.granted is not None:
             self._leader, self._until = leader, now + LEASE_S
 
     def release(self, leader: str | None) -> None:
-        """Note that this leader acts no more, because it has resigned or ended: it is granted nothing."""
+        """Note that this leader acts no more, because it has resigned or ended: nothing is granted to it."""
         if self._leader == leader:
             self._leader, self._until = None, -inf
 
     def is_bound(self, now: float) -> bool:
-        """Whether this member has granted a leader the present moment, and so may not help another one to lead."""
+        """Whether this member's grant to a leader still holds, so that it may not help another member to lead."""
         return now < self._until
 
 
@@ -84,20 +84,20 @@ class Grants:
         self._sent_at.setdefault(member, -inf)
 
     def granted(self, member: str, sent_at: float) -> None:
-        """The member grants LEASE_S from when it heard the Pong that was sent then, by the leader's clock."""
+        """The member grants LEASE_S from its receipt of the Pong that was sent at `sent_at`, by the leader's clock."""
         self._sent_at[member] = max(self._sent_at.get(member, -inf), sent_at)
 
     def forget(self, member: str) -> None:
-        """It is given up: what it had granted has ended by now, or counts for nothing."""
+        """Drop the grant of a member that is given up: it has ended by now, or counts for nothing."""
         del self._sent_at[member]
 
     def witnesses(self) -> frozenset[str]:
-        """The members a majority of which may renew the lease; none, where the leader is without others."""
+        """The members of which a majority may renew the lease; empty if the leader has no other members."""
         return frozenset(self._sent_at) if len(self._sent_at) > 1 else frozenset()
 
     def lease_until(self, lists: Iterable[Collection[str]]) -> float:
-        """Until when a majority of each of these lists of members has granted it. A leader without others, or without a
-        list, has no lease by them.
+        """The time until which a majority of each of these lists has granted the lease. A leader without other members,
+        or without a list, has no such lease.
         """
         return min((self._majority(members) for members in lists), default=-inf)
 

@@ -1,15 +1,15 @@
-"""Records: what a checkpoint is made of, each encoded by itself, so that what has changed is told and nothing else.
+"""Records: the parts of a checkpoint, each encoded by itself, so that only changed records are sent.
 
-A record has a key: a letter for its kind, and the pool and name that it is of.
+A record has a key: a letter for its kind, its pool and its name.
 
-    s  counters of a tenant            w  what counts against the limits per minute of a scope, and when that was
-    l  counters of tiers and groups    c  what was charged for a request that has not ended, by wire id
+    s  counters of a tenant            w  bookings against the limits per minute of a scope, and their time
+    l  counters of tiers and groups    c  charges of a request that has not ended, by wire id
     a  a session of an agent, by tenant and session
-    e  what was learnt of the pool for sessions
-    m  what was taken in of a member, in no pool
+    e  learnt values of the pool for sessions
+    m  how much of a member's reports was processed, in no pool
 
-Times are the leader's, but for one difference that each leader takes over from the one before; so a record stays as it
-is for as long as nothing changes.
+Times are by the first leader's clock: each leader takes over the difference to its own clock from the one before. So a
+record stays the same as long as its values do.
 """
 
 from collections import defaultdict
@@ -54,8 +54,8 @@ class PoolCheckpoint(NamedTuple):
 
 
 def part_of(minute: MinuteCheckpoint, share: ReplicaShare) -> MinuteCheckpoint:
-    """For a member with this part of every limit: of what was used within the minute it has the same part, so the parts
-    of what is left make the whole.
+    """The part of these bookings that a member with this part of every limit counts, so that the free parts of all
+    members add up.
     """
     return MinuteCheckpoint(_part(minute.requests, share), _part(minute.tokens, share))
 
@@ -118,7 +118,7 @@ def parse_key(key: str) -> tuple[str, str, str]:
 
 
 def service_records(pool: str, service: ServiceCheckpoint, tenant_ids: Iterable[str]) -> Records:
-    """The counters of these tenants, which the checkpoint has alone."""
+    """The records with the counters of these tenants; the checkpoint has no other tenants."""
     accounts: dict[str, list[_Account]] = {tenant_id: [] for tenant_id in tenant_ids}
     for fair_queue, of in service.items():
         for tier_id, tier in of.tiers.items():
@@ -131,12 +131,12 @@ def service_records(pool: str, service: ServiceCheckpoint, tenant_ids: Iterable[
 
 
 def levels_record(pool: str, service: ServiceCheckpoint) -> Records:
-    """The counters of tiers and groups."""
+    """The record with the counters of tiers and groups."""
     return {key_of(LEVELS, pool): encode(of_tenants(service, ()))}
 
 
 def window_records(pool: str, windows: WindowCheckpoint, scopes: Iterable[str], at: float) -> Records:
-    """What counts against the limits per minute of these scopes at this time."""
+    """The records with the bookings against the limits per minute of these scopes, as of `at`."""
     return {
         key_of(WINDOW, pool, scope): encode(_MinuteRecord(at, _packed(minute.requests), _packed(minute.tokens)))
         if (minute := windows.get(scope)) is not None
@@ -150,7 +150,7 @@ def charged_record(pool: str, id_: str, usage: Usage | None) -> Records:
 
 
 def session_records(pool: str, changes: Mapping[SessionId, SessionRecord | None], later_s: float) -> Records:
-    """Sessions by the clock of records, which is so much later."""
+    """The records of these sessions. The clock of records is `later_s` seconds ahead of this process's clock."""
     return {
         key_of(SESSION, pool, f"{tenant_id}\0{session_id}"): GONE
         if told is None
@@ -160,7 +160,7 @@ def session_records(pool: str, changes: Mapping[SessionId, SessionRecord | None]
 
 
 def learnt_record(pool: str, learnt: SessionsCheckpoint) -> Records:
-    """What was learnt for sessions; nothing where there are none."""
+    """The record with the learnt values for sessions; empty where there are no sessions."""
     body = encode(learnt._replace(sessions={}, at=0.0)) if learnt.eta else GONE
     return {key_of(LEARNT, pool): body}
 
@@ -170,8 +170,8 @@ def member_record(member: str, taken: Taken | None) -> Records:
 
 
 def slices(records: Iterable[tuple[str, bytes]]) -> Iterator[Records]:
-    """Yield the records in slices that a frame has room for; at least one, and the last may be empty. No record is read
-    before its slice is asked for: meanwhile it may change.
+    """Yield the records in slices that fit into a frame: at least one slice, and the last may be empty. A record is
+    read only when its slice is asked for, so it may change until then.
     """
     part, size = Records(), 0
     for key, body in records:
@@ -184,7 +184,7 @@ def slices(records: Iterable[tuple[str, bytes]]) -> Iterator[Records]:
 
 
 def compose(records: Mapping[str, bytes], at: float) -> ClusterCheckpoint:
-    """The checkpoint that these records make at this time."""
+    """The checkpoint that consists of these records, as of this time."""
     kinds: dict[str, dict[str, dict[str, bytes]]] = defaultdict(lambda: defaultdict(dict))
     for key, body in records.items():
         kind, pool, name = parse_key(key)
@@ -275,7 +275,7 @@ class Whole(msgspec.Struct, frozen=True, array_like=True):
     parts: list[bytes]
 
     def records(self) -> Records:
-        """Raises msgspec.DecodeError."""
+        """All records of the parts. Raises msgspec.DecodeError."""
         return {key: body for part in self.parts for key, body in _RECORDS.decode(part).items()}
 
 

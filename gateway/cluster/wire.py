@@ -1,11 +1,11 @@
-"""Wire: what the processes of one cluster tell each other, and its encoding.
+"""Wire: the messages between the processes of one cluster, and their encoding.
 
-A frame is one message of the transport: facts or actions of one pool, or of no pool (""), said in one epoch, the number
-of a leadership. A connection keeps its frames in order. A follower names its requests by a number, which it never uses
-again; the leader knows a request as `member.number` (`wire_id`). Ages travel instead of times, as clocks differ.
+A frame is one message of the transport: facts or actions of one pool, or of no pool (""), sent in one epoch (the number
+of a leadership). A connection keeps its frames in order. A follower names its requests by a number, which it never uses
+again; the leader knows a request as `member.number` (`wire_id`). Messages have ages instead of times: clocks differ.
 
 A frame's bytes are msgpack, every message an array that begins with its tag. So fields are only ever added at the end,
-and a change of meaning is a new VERSION: processes of unequal versions do not talk to each other.
+and a change of meaning needs a new VERSION: processes of unequal versions do not join each other.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,8 +38,8 @@ class WireMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type"
 
 
 class Submit(WireMessage, frozen=True, tag="s"):
-    """The follower's message that a request arrived `age_s` ago. With `is_traced` its Dispatched or Refused tells its
-    lift and why it waited.
+    """The follower's message that a request arrived `age_s` ago. With `is_traced` the Dispatched or Refused contains
+    the tenant's lift and the reason why the request waited.
     """
 
     number: int
@@ -56,8 +56,8 @@ class Used(WireMessage, frozen=True, tag="p"):
 
 
 class Finish(WireMessage, frozen=True, tag="f"):
-    """The follower's message that a dispatched request has ended. `usage` is what it used; None: as last told. `entry`
-    is its number in the member's ChargeLog.
+    """The follower's message that a dispatched request has ended. `usage` is its total usage; None: as last reported.
+    `entry` is its number in the member's ChargeLog.
     """
 
     number: int
@@ -97,16 +97,14 @@ class Spend(WireMessage, frozen=True, tag="$"):
 
 
 class Untold(WireMessage, frozen=True, tag="h"):
-    """The follower's message of the KV tokens that its requests hold at each backend beyond the usage that it has told
-    (rule 11).
-    """
+    """The follower's message of the KV tokens of its requests at each backend beyond reported usage (rule 11)."""
 
     tokens: dict[str, int]
 
 
 class Ended(WireMessage, frozen=True, tag="e"):
     """The joining follower's message of a request that has ended, and that no known checkpoint includes (`entry` of
-    ChargeLog). Without a `backend_id` it waited. `usage` is all that its client was delivered; None: nothing.
+    ChargeLog). Without a `backend_id` the request was waiting. `usage` covers what its client received; None: nothing.
     """
 
     number: int
@@ -146,14 +144,14 @@ class Join(WireMessage, frozen=True, tag="J"):
 
 class ToldPart(WireMessage, frozen=True, tag="a"):
     """The follower's message at the end of one slice of its report, which it makes after its Join. It sends the next
-    slice after a TellMore. `has_told_running`: all that has ended and all that runs was told, and what is left waits.
+    slice after a TellMore. `has_told_running`: only waiting requests are left to report.
     """
 
     has_told_running: bool
 
 
 class ToldAll(WireMessage, frozen=True, tag="A"):
-    """The follower's message that it has told all that it had when it joined."""
+    """The follower's message that its report after joining is complete."""
 
 
 class Reach(WireMessage, frozen=True, tag="b"):
@@ -170,8 +168,8 @@ class Failed(WireMessage, frozen=True, tag="x"):
 
 class Ping(WireMessage, frozen=True, tag="i"):
     """The follower's ping. `at` is the time of the follower's own clock, which the Pong returns. The follower has
-    granted the leader LEASE_S from when it heard the Pong that was `granted`, by the leader's clock (promise.py); None:
-    it grants nothing.
+    granted the leader LEASE_S from its receipt of the Pong that was sent at `granted`, by the leader's clock
+    (promise.py); None: it grants nothing.
     """
 
     at: float
@@ -183,8 +181,8 @@ class Ping(WireMessage, frozen=True, tag="i"):
 
 class Dispatched(WireMessage, frozen=True, tag="D"):
     """The leader's message to send a request to a backend now; fields as in policies.types.Dispatch. `limits` are the
-    limits per minute that apply to the request. If the request is traced, `lift` is what its tenant was lifted by, and
-    `wait` is why it waited.
+    limits per minute that apply to the request. If the request is traced, `lift` is the amount by which its tenant's
+    counter was lifted, and `wait` is why the request waited.
     """
 
     number: int
@@ -220,9 +218,7 @@ class Withdraw(WireMessage, frozen=True, tag="W"):
 
 
 class Welcome(WireMessage, frozen=True, tag="w"):
-    """The leader's message that the follower has joined this epoch: its report was taken in, or will be before any
-    decision.
-    """
+    """The leader's message that the follower has joined; its report is processed before any decision."""
 
     leader: str
 
@@ -243,7 +239,7 @@ class Pong(WireMessage, frozen=True, tag="o"):
 
 class Release(WireMessage, frozen=True, tag="q"):
     """The leader's message that it stops leading: its promises end now, and it decides nothing more in this epoch.
-    `returns`: it will tell the next leader which requests its own clients have. If not, the next leader need not wait
+    `returns`: it will report the requests of its own clients to the next leader. If not, the next leader need not wait
     for it.
     """
 
@@ -269,8 +265,8 @@ class Shared(WireMessage, frozen=True, tag="="):
 
 class CheckpointPart(WireMessage, frozen=True, tag="c"):
     """A message with checkpoint records that have changed; empty records are deleted (records.py). All parts up to one
-    with a `mark` together turn the checkpoint `base` into the checkpoint of that mark. Where the first of them
-    `begins`, they are the whole checkpoint instead. `is_kept`: a store has it.
+    with a `mark` together turn the checkpoint `base` into the checkpoint of that mark. If the first part `begins`, they
+    are the whole checkpoint instead. `is_kept`: the checkpoint is one of those that are also stored.
     """
 
     records: dict[str, bytes]
@@ -282,9 +278,7 @@ class CheckpointPart(WireMessage, frozen=True, tag="c"):
 
 
 class WantCheckpoint(WireMessage, frozen=True, tag="C"):
-    """The leader's message that asks a follower for the checkpoint that it holds, because none newer is known (rule
-    19).
-    """
+    """The leader's message that asks a follower for its checkpoint, because no newer one is known (rule 19)."""
 
 
 AnyMessage = (
@@ -322,8 +316,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(Frame, dec_hook=_fact)
 
 
 def encode(frame: Frame) -> Iterator[bytes]:
-    """Yield the frame's bytes: one message of the transport, or several in this order where one would exceed
-    FRAME_BYTES_MAX. Raises FrameError for a single message that does.
+    """Yield the frame's bytes as one message of the transport, or as several in this order if one would exceed
+    FRAME_BYTES_MAX. Raises FrameError if a single message of the frame exceeds it.
     """
     body = _ENCODER.encode(frame)
     if len(body) <= FRAME_BYTES_MAX:
@@ -337,7 +331,7 @@ def encode(frame: Frame) -> Iterator[bytes]:
 
 
 def decode(body: bytes) -> Frame:
-    """Return the frame of one message of the transport. Raises FrameError."""
+    """The frame of one message of the transport. Raises FrameError."""
     if len(body) > FRAME_BYTES_MAX:
         raise FrameError(f"a frame of {len(body)} bytes")
     try:
@@ -347,12 +341,12 @@ def decode(body: bytes) -> Frame:
 
 
 def wire_id(member: str, number: int) -> str:
-    """The id of a follower's request in the leader's Scheduler, never used again (rule 6)."""
+    """The id of a follower's request in the leader's Scheduler. It is never used again (rule 6)."""
     return f"{member}.{number}"
 
 
 def frames_of(epoch: Epoch, said: Iterable[tuple[str, AnyMessage]]) -> Iterator[Frame]:
-    """Frames of messages in this order, each with its pool: one frame per run of one pool (rule 9)."""
+    """The frames for these messages, in this order; each run of messages of one pool is one frame (rule 9)."""
     pool, run = "", list[AnyMessage]()
     for of, message in said:
         if run and (of != pool or len(run) >= MESSAGES_MAX):

@@ -1,4 +1,4 @@
-"""Wishes: what a leader asks the shell around its process to do, besides sending frames."""
+"""Wishes: the tasks that a leader gives to the shell around it, besides sending frames."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class StoreCheckpoint:
 @dataclass(frozen=True, slots=True)
 class StepDown:
     """A leader's instruction to its process: end the leadership. `reason` is for the log. `epoch` is a higher epoch
-    that was heard of, or 0. `is_blind`: this process reaches no backend, so another one shall lead.
+    that was heard of, or 0. `is_blind`: this process reaches no backend, so another process should lead.
     """
 
     reason: str

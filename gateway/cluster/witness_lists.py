@@ -16,18 +16,18 @@ class WitnessLists:
         self._proposed: frozenset[str] | None = None  # to the store, which has not answered
 
     def of(self, epoch: int) -> list[frozenset[str]]:
-        """The lists of the leader of this epoch; none: the store has agreed on none."""
+        """The lists for the leader of this epoch; empty if the store has agreed on none."""
         if self.agreed.epoch != epoch:
             return []
         return [self.agreed.names, *([] if self._proposed is None else [self._proposed])]
 
     def propose(self, epoch: int) -> Witnesses:
-        """The list to agree on with a renewal: until the store answers, the same, because it may have that already."""
+        """The list to agree on with a renewal. It stays until the store answers, which may have it already."""
         self._proposed = self.members if self._proposed is None else self._proposed
         return Witnesses(epoch, self._proposed)
 
     def seen(self, view: StoreView, epoch: int) -> None:
-        """The store says what it has, unless it has forgotten the highest known epoch."""
+        """Record the list in the store's answer, unless the store has lost the highest known epoch."""
         if view.counter >= epoch:
             self.agreed = view.witnesses
 
@@ -36,5 +36,5 @@ class WitnessLists:
         self.agreed, self._proposed = witnesses, None
 
     def begin(self) -> None:
-        """Note that this member leads from now on: nothing is proposed yet."""
+        """The member leads from now on: no list is proposed yet."""
         self._proposed = None

@@ -1,7 +1,7 @@
 """Aliases: model names that clients use, and the models that each stands for (docs/aliases.md).
 
-A target is always a model that backends serve, never another alias. So there are no chains and no cycles, and an alias
-may have the name of a model: that model is reached as a target of its own name.
+A target is always a model that backends serve, never another alias. So there are no chains and no cycles. An alias may
+have the name of a model; the model is then reached as a target of that alias.
 """
 
 from collections.abc import Iterator, Mapping

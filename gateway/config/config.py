@@ -130,8 +130,8 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment overrides the file (which is passed as init values); .env files are not read. To look for
-        every field in the environment takes three times as long as to check all values: it is asked where it has any.
+        """The environment overrides the file (which is passed as init values); .env files are not read. The lookup of
+        every field in the environment takes three times as long as the check of all values, so it needs a set variable.
         """
         is_set = any(name.upper().startswith(ENV_PREFIX) for name in os.environ)
         return (env_settings, init_settings) if is_set else (init_settings,)
@@ -160,18 +160,18 @@ class Config(BaseSettings):
 
     @property
     def is_trial(self) -> bool:
-        """Whether the gateway is tried out (trial.py): its admin port has no first key and takes any free port."""
+        """Whether the gateway is a trial without a configuration (trial.py), whose admin port has no first key."""
         return self._is_trial
 
     def listening_at(self, address: Mapping[str, Any]) -> Self:
-        """A copy that listens at this address (`host`, `port`; those that are given), whatever its file says."""
+        """A copy that listens at this address (`host` and `port`, each if given), even if the file sets another."""
         copy = self.model_copy(update={"listen": self.listen.model_copy(update=dict(address))})
         copy._address = dict(address)  # noqa: SLF001 - its own
         return copy
 
     @property
     def given_address(self) -> Mapping[str, Any]:
-        """What `listening_at` has set."""
+        """The address that `listening_at` has set."""
         return self._address
 
     @property
@@ -187,7 +187,7 @@ class Config(BaseSettings):
 
     @property
     def cluster_redis(self) -> RedisSection | None:
-        """The Redis of those that share one order with this gateway; None: it is alone."""
+        """The Redis of the gateways that share one order with this one; None: this gateway shares no order."""
         return None if self.cluster.enabled is False else self.state.redis
 
     @property
@@ -222,17 +222,17 @@ class Config(BaseSettings):
 
 
 def policy_tier(name: str, tier: TierSection) -> policy.Tier:
-    """The policy's tier that a section configures."""
+    """The tier of this section in the scheduler's form."""
     return policy.Tier(id=name, rejects_misses=tier.on_miss == "reject", **_shared(tier, policy.Tier))
 
 
 def policy_group(name: str, group: GroupSection) -> policy.Group:
-    """The policy's group that a section configures."""
+    """The group of this section in the scheduler's form."""
     return policy.Group(id=name, tier_id=group.tier, **_shared(group, policy.Group))
 
 
 def policy_key(key: LimitedSection) -> policy.KeyLimits | None:
-    """The policy's limits that a key's section configures; None where it has none of them."""
+    """The limits of a key in the scheduler's form; None where the section has none of these limits."""
     limits = policy.KeyLimits(**_shared(key, policy.KeyLimits))
     return None if limits == policy.KeyLimits() else limits
 
@@ -243,8 +243,8 @@ def policy_tenant(
     groups: Mapping[str, GroupSection],
     keys: Mapping[str, policy.KeyLimits] | None = None,
 ) -> policy.Tenant:
-    """The policy's tenant that a section configures, in the tier of its group. A group that does not exist (any more)
-    counts as none. `keys` are the limits of its keys.
+    """The tenant of this section in the scheduler's form, in the tier of its group. A group that does not exist counts
+    as no group. `keys` are the limits of its keys.
     """
     group = None if tenant.group is None else groups.get(tenant.group)
     return policy.Tenant(
@@ -273,7 +273,7 @@ def envelope_of(each: TierSection | TenantSection) -> policy.SloEnvelope | None:
 
 
 def backend_spec(backend: BackendSection, address_allowlist: AddressAllowlist | None = None) -> BackendSpec:
-    """The specification of a backend, with its credential. Raises ValueError where that cannot be read."""
+    """The specification of a backend, with its credential. Raises ValueError where the credential cannot be read."""
     key = backend.credential()
     return BackendSpec(
         headers={} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"},

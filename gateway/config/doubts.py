@@ -1,7 +1,6 @@
 """Doubts about a valid configuration: settings that probably have another effect than intended.
 
-They are warnings, because the gateway serves with them: prices may come by the admin API, and a split may try a model
-that is no fallback.
+Doubts are warnings, because the gateway can serve with such settings: for example, prices may come by the admin API.
 """
 
 from collections.abc import Iterator

@@ -2,8 +2,8 @@
 
 A key is 256 random bits, so a fast HMAC is sufficient (a slow password hash would only help an attacker to load the
 gateway). Neither file holds a key: a lost key is replaced by a new one. Every change writes a new file beside the old
-one, syncs it and renames it over, under a lock on the folder: a crash leaves the old file or the new one, and
-concurrent writers do not lose each other's keys.
+one, syncs it and renames it to the old name, under a lock on the folder: a crash leaves the old file or the new one,
+and concurrent writers do not lose each other's keys.
 """
 
 import contextlib
@@ -83,8 +83,8 @@ def revoke_key(path: Path, mark: str) -> list[KeyRecord]:
 
 
 def first_key(path: Path) -> str:
-    """The key in this file, which is generated if missing, and readable by its owner only. Raises ValueError; OSError
-    where the file cannot be read or written.
+    """The key in this file. A missing key is generated, readable by its owner only. Raises ValueError; OSError where
+    the file cannot be read or written.
     """
     if not path.exists():
         make_secret(path, new_key())
@@ -97,8 +97,8 @@ def first_key(path: Path) -> str:
 
 
 def make_secret(path: Path, secret: str | None = None) -> None:
-    """Write a secret (None: a random one), readable by its owner only, unless the file exists. Another process that
-    finds the file finds the whole of it.
+    """Write a secret (None: a random one), readable by its owner only, unless the file exists. Another process never
+    sees a part of the file.
     """
     if path.exists():
         return

@@ -1,7 +1,6 @@
 """Marks on the fields of sections: facts about a setting besides its value.
 
-Sections that inherit SharingSection and LimitedSection share these settings: a tenant, a group and a key. The
-scheduler's value defines which limits are divided among replicas (cluster/member.py).
+The sections of tenants, groups and keys share some settings by inheritance (sections.py).
 """
 
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ def marked(section: type[BaseModel], mark: type[M]) -> dict[str, M]:
 
 
 def inner_section(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field of this annotation holds; None for a field of values."""
+    """The section that a field with this annotation holds; None for a field that holds plain values."""
     if isinstance(annotation, type):
         return annotation if issubclass(annotation, BaseModel) else None
     return next((found for each in get_args(annotation) if (found := inner_section(each)) is not None), None)

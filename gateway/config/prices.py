@@ -1,4 +1,4 @@
-"""Price lists: the cost of a model's tokens in a currency, from a first day on. They are about money only.
+"""Price lists: the cost of a model's tokens in a currency, from a first day on. Price lists are about money only.
 
 The price that orders requests is a different one: `scheduling.price`, in service units (docs/fairness.md).
 """

@@ -206,8 +206,8 @@ def _sentence(entry: ErrorDetails, model: type[BaseModel]) -> tuple[Loc, str]:
 
 
 def said_of_removed(above: Sequence[str | int], key: str) -> str | None:
-    """What holds instead of a setting that was removed from one of the sections (or policies) above; None: there was no
-    such setting.
+    """The message for a setting that was removed from one of the sections (or policies) above: its fixed value or its
+    replacement. None: there was no such setting.
     """
     for section in above:
         at = (str(section), key)

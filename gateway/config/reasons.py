@@ -1,7 +1,7 @@
 """Reasons: what is wrong with a value, in one sentence that says what it must be, for errors that pydantic finds.
 
 A sentence follows the field that it is about ("weight: must be a number, not text"), and never repeats the value, which
-may be a secret. Rules of our own (ValueError and the like) say their sentence themselves.
+may be a secret. Rules of the gateway (ValueError and the like) bring their own sentence.
 """
 
 import math
@@ -82,7 +82,7 @@ _WHOLE_DIGITS: Final = 2**53  # up to here a double holds every integer
 
 
 def reason_of(error: ErrorDetails) -> str:
-    """The sentence of one error, which has its context, and its input where that is known."""
+    """The sentence for one error, which has its context, and its input where it is known."""
     kind = error["type"]
     if kind == "missing":
         return "is missing"
@@ -98,12 +98,12 @@ def reason_of(error: ErrorDetails) -> str:
 
 
 def said_of_pattern(pattern: str) -> str:
-    """What a text must be to match this pattern."""
+    """The words for what a text must be to match this pattern."""
     return f"must be {PATTERNS[pattern]}" if pattern in PATTERNS else f"must match {pattern}"
 
 
 def path_in(value: Any, error: ErrorDetails) -> Path:
-    """Where in a value an error is. pydantic's path names the branches of a choice, too, which no value has."""
+    """The path to an error within a value. The branches of a choice, which are in pydantic's path, are left out."""
     loc, is_missing = error["loc"], error["type"] == "missing"
     path: list[str | int] = []
     for number, part in enumerate(loc):
@@ -117,7 +117,7 @@ def path_in(value: Any, error: ErrorDetails) -> Path:
 
 
 def merged_reasons(found: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
-    """One reason per path: a value of a choice of types is wrong for each of them."""
+    """One reason per path: pydantic reports a wrong value of a choice of types once for each type."""
     reasons: dict[Path, dict[str, None]] = {}
     for path, reason in found:
         reasons.setdefault(path, {})[reason] = None
@@ -138,7 +138,7 @@ def _bounded(text: str, context: Mapping[str, Any]) -> str:
 
 
 def number_text(value: Any) -> Any:
-    """A number as people write it: 1e-15 and 1e15, without a decimal point that says nothing."""
+    """The number as people write it: 1e-15 and 1e15, without a superfluous decimal point."""
     if isinstance(value, float) and math.isfinite(value):
         return str(int(value)) if value.is_integer() and abs(value) < _WHOLE_DIGITS else f"{value:g}"
     return value

@@ -1,6 +1,6 @@
 """JSON schema (2020-12) of the configuration, for editors and for the chart's values.
 
-It describes each setting alone. Rules that span settings, and files, are checked by `fairlead check-config`.
+The schema describes each setting alone. `fairlead check-config` checks rules that span settings, and the named files.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
 """Tracing and metrics sections.
 
-The tracing section sets the endpoint of traces, or OTEL_EXPORTER_OTLP_ENDPOINT does; traces are off while neither names
-one. All else about traces is set by OpenTelemetry's own variables. This module reads those of the protocol and of the
-sampler; OpenTelemetry itself reads the collector's credentials (OTEL_EXPORTER_OTLP_HEADERS), certificate and timeout,
-and the attributes of this process (OTEL_RESOURCE_ATTRIBUTES).
+The tracing section or OTEL_EXPORTER_OTLP_ENDPOINT sets the endpoint of traces; without an endpoint, traces are off.
+OpenTelemetry's own variables set everything else about traces. This module reads the variables of the protocol and of
+the sampler; OpenTelemetry itself reads the collector's credentials (OTEL_EXPORTER_OTLP_HEADERS), certificate and
+timeout, and the attributes of this process (OTEL_RESOURCE_ATTRIBUTES).
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Trial: a gateway without a configuration, whose admin port opens on this machine without writing any file.
 
-Its first key is in no file and its state in memory: a one-time link signs in, and everything is lost when the process
-ends. Commands of the same user sign in by a socket (gateway/admin/access/local_socket.py).
+Its first key is in no file, and its state is in memory: people sign in by a one-time link, and everything is lost when
+the process ends. Commands of the same user sign in by a socket (gateway/admin/access/local_socket.py).
 """
 
 import secrets
@@ -20,8 +20,8 @@ NEXT_PORTS: Final = 10  # of gateways that are tried out beside each other
 
 
 def made_trial(config: Config) -> Config:
-    """The configuration with an admin port, where it comes from no file and leaves that port open; otherwise unchanged.
-    A log in JSON is for programs, which open no links; and a page on this machine is useless elsewhere.
+    """The configuration with a trial's admin port, if it comes from no file and leaves that port unset; else unchanged.
+    There is no trial with a JSON log, whose readers open no links, or with a host that other machines reach.
     """
     is_open = all(getattr(config, name) == Config.model_fields[name].default for name in DECIDING)
     if not is_open or config.log.format == "json" or config.listen.host not in LOOPBACK:
@@ -35,7 +35,7 @@ def made_trial(config: Config) -> Config:
 
 
 def admin_ports(config: Config) -> tuple[int, ...]:
-    """The ports to try for the admin port, in this order: only the configured one, unless the gateway is tried out."""
+    """The ports to try for the admin port, in this order: only the configured port, or several in a trial."""
     first = config.admin.port
     if not config.is_trial:
         return (first,)

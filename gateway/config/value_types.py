@@ -1,7 +1,7 @@
 """Types of settings: the allowed values, in Python, in a file and in the JSON of the admin API.
 
-Each type has its bounds once, and its JSON schema states every check of its validator. So a value that the schema
-allows and a section refuses contradicts another value (ValueError).
+Each type has its bounds once, and its JSON schema states every check of its validator. So if the schema allows a value
+and a section refuses it, the value contradicts another one (ValueError).
 """
 
 import re
@@ -86,12 +86,12 @@ def not_bool(value: object) -> object:
 
 
 def whole(value: object) -> object:
-    """Read an integer as JSON may write it: 2.0 is one, too (JSON Schema 2020-12, 4.2.3). Rejects true and false."""
+    """Read an integer as JSON may write it: also 2.0 (JSON Schema 2020-12, 4.2.3). Rejects true and false."""
     return int(value) if isinstance(value, float) and value.is_integer() else not_bool(value)
 
 
 def outside_schema(text: str) -> PydanticCustomError:
-    """The error of a value that the JSON schema of its field also excludes."""
+    """The error for a value that the JSON schema of its field excludes, too."""
     return PydanticCustomError("outside_schema", "{text}", {"text": text})
 
 

@@ -1,1 +1,1 @@
-"""Continuation: a stream goes on at another backend after it was interrupted."""
+"""Continuation: another backend continues a stream after an interruption."""

@@ -1,6 +1,6 @@
-"""Continuation body: a completion of the prompt's token ids and of the generated ones.
+"""Continuation body: a completion call with the token ids of the prompt and of the output so far.
 
-Fields that the call does not share with completions, or whose work is done (templates, truncation), are left out.
+Fields that completions do not have, or whose effect is already in the token ids (templates, truncation), are left out.
 Limits are reduced to the part that is left. All other fields stay unchanged, since both paths of vLLM read the same
 sampling parameters; a call with an unknown field has been excluded (exclusions.py).
 """
@@ -41,7 +41,7 @@ def continuation_body(
     call: Mapping[str, Any], ids: TokenIds, *, is_chat: bool, context_tokens_max: int | None
 ) -> bytes:
     """The body of a completion that continues the call after these token ids. `context_tokens_max` bounds a chat that
-    sets no limit. Raises UpstreamProtocolError where it is needed, and None.
+    sets no limit. Raises UpstreamProtocolError where it is None although it is needed.
     """
     outputs = len(ids.output)
     fields = {name: value for name, value in call.items() if name not in DONE_OR_CHATS}

@@ -1,9 +1,9 @@
 """ContinuedMeter: writes the events of a continuation as the next events of the interrupted stream.
 
-A continuation is a completion with token ids; the client's stream may be a chat. Its events get the id, the time and
-the shape of the stream's own. Counts continue the earlier counts, and text continues where the client's text ends
-(seam.py, stops.py, token_texts.py). Every event is parsed and written again, which costs several times as much as
-relaying one, and happens only after an interruption.
+A continuation is a completion with token ids; the client's stream may be a chat. The meter gives the continuation's
+events the id, the time and the shape of the client's stream. Counts continue the earlier counts, and text continues
+where the client's text ends (seam.py, stops.py, token_texts.py). Every event is parsed and written again, which costs
+several times as much as relaying one, and happens only after an interruption.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class ContinuedMeter(EventMeter):
     def __init__(
         self, call: StreamCall, stream: ResumableStream, *, wanted: Wanted, seam: Seam, stops: StopStrings | None
     ) -> None:
-        """`stream` is the stream as it was when interrupted."""
+        """`stream` is the stream as it was at its interruption."""
         super().__init__(call)
         self.last = stream.last
         last = json_object(payload(stream.last)) or {}

@@ -1,9 +1,9 @@
 """Exclusions: the streams that cannot be continued at another backend, decided from the call before it is queued.
 
-A continuation is a completion of token ids: the prompt's and those that were generated. State that is not in these ids
-is lost: the state of a grammar, counts of generated tokens, images, the tokens of other choices. A call that depends on
-any of that is excluded here, and so is one with a field that is not known here. Some backends (without token ids, or
-with a reasoning parser) exclude a stream when its first event arrives (gateway/continuation/stream.py).
+A continuation is a completion of token ids: those of the prompt and of the output so far. State that is not in these
+ids is lost: the state of a grammar, counts of generated tokens, images, the tokens of other choices. A call that
+depends on such state is excluded here, and so is a call with a field that is not known here. Some backends (without
+token ids, or with a reasoning parser) exclude a stream when its first event arrives (gateway/continuation/stream.py).
 docs/continue.md names the fields that exclude a stream.
 
 Facts about vLLM 0.32: vllm/entrypoints/openai/{chat_completion,completion}/protocol.py, vllm/sampling_params.py.
@@ -117,8 +117,8 @@ _UNLESS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
 
 
 def exclusion(endpoint: Endpoint, call: Mapping[str, Any], *, choices: int) -> Exclusion | None:
-    """The reason why this stream cannot be continued; None: it can, as far as its call shows. `choices` is the number
-    of sequences in its answer.
+    """The reason why this stream cannot be continued; None: it can be continued, as far as its call shows. `choices` is
+    the number of sequences in its answer.
     """
     if endpoint is not CHAT and endpoint is not COMPLETIONS:
         return Exclusion.API

@@ -1,8 +1,8 @@
 """HeldBytes: limits the memory of the data for continuing streams: the token ids of all streams of this process.
 
-A stream reserves the most that it can need when it begins, so tokens are not counted one by one. Where the limit is
-reached, the tenant that holds most gives up the data of its oldest stream: the stream goes on, but no other backend can
-continue it. So a tenant with little keeps its part, however many streams others have.
+A stream reserves the most that it can need when it begins, so tokens are not counted one by one. When the limit is
+reached, the data of the oldest stream of the tenant that holds most are dropped: the stream goes on, but no other
+backend can continue it. So a tenant with little keeps its part, however many streams others have.
 gateway/forwarding/answers/unread_bytes.py limits whole answers.
 """
 
@@ -31,7 +31,7 @@ class HeldBytes:
         self.bytes = 0
 
     def hold(self, tenant_id: str, stream: HeldStream, bytes_: int) -> None:
-        """Reserve bytes for the stream, until it is released or gives up, which may be at once."""
+        """Reserve `bytes_` for the stream, until `release`, or until the stream must give up, perhaps at once."""
         self._tenants.setdefault(tenant_id, {})[stream] = bytes_
         self._add(tenant_id, bytes_)
         while self.bytes > self._bytes_max:

@@ -1,12 +1,12 @@
-"""LossEvidence: which call makes engines fail?
+"""LossEvidence: the search for the call that makes engines fail.
 
-One request may end every engine that computes it. A loss is evidence against each call that was aboard: it counts 1
-against each. A call that has lost ENGINES_MAX engines is given up, whatever the others did, so no call costs more. Its
-losses are then explained, and no longer count against the calls that shared them.
+One request may end every engine that computes it. A loss of an engine is evidence against each call that was running on
+it: it counts 1 against each. A call that has lost ENGINES_MAX engines is given up, whatever the others did, so no call
+costs more. Its losses are then explained, and no longer count against the calls that shared them.
 
-Other calls would reach the same count if they moved with it from engine to engine. So a call whose next loss would be
-its last runs apart: calls in the same position wait until it has left its engine, or has been there for much longer
-than it took to lose one.
+Other calls would reach the same count if they moved with this call from engine to engine. So a call whose next loss
+would be its last runs apart: other such calls wait until it has left its engine, or has been there for much longer than
+it took to lose an engine before.
 
 Pure: facts come in with their times; it does no I/O and reads no clock. It covers the calls of one process.
 """
@@ -88,8 +88,8 @@ class LossEvidence:
 
     def lost(self, call: Suspect, now: float, *, resends_max: int | None) -> bool:
         """The call has lost the engine that it was at. Returns whether it is given up. `resends_max`: how often it may
-        be sent again while its client has been sent nothing; beyond that it is sent only if another call aboard has
-        lost as many. None: it is a stream that has begun.
+        be sent again while its client has been sent nothing; beyond that it is sent only if another call on the same
+        engine has lost as many engines. None: it is a stream that has begun.
         """
         self.left(call)
         loss = call.loss or _Loss({*self._aboard.get(call.backend_id, ()), call}, now)
@@ -110,7 +110,7 @@ class LossEvidence:
 
     def apart_until(self, call: Suspect, backend_id: str) -> float | None:
         """The time until which the call must not be sent to this backend, because another call is on trial there; None:
-        now.
+        it may be sent now.
         """
         if not call.is_last_chance:
             return None

@@ -1,4 +1,4 @@
-"""Preparation of a continuation: the questions to a backend, and how its answer is written."""
+"""Preparation of a continuation: the questions to the next backend, and the facts for writing its answer."""
 
 from array import array
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ NOT_NOW: Final = frozenset({404, 408, 429})  # what a router in front, or an eng
 
 
 class QuestionFailed(UpstreamError):  # noqa: N818 - a state, not an error
-    """An error: the backend does not answer the gateway's question about tokens now. `is_fault`: by its own fault."""
+    """An error: the backend does not answer a question about tokens now. `is_fault`: the backend is at fault."""
 
     def __init__(self, message: str, *, is_fault: bool) -> None:
         super().__init__(message)

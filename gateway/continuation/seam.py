@@ -1,8 +1,8 @@
 """The seam between two parts of an answer: the text of the last tokens that the first backend had decoded and not sent.
 
-Text does not end where tokens end. A token may be a part of a character, and vLLM sends nothing of it before the rest
-is there; with stop strings it holds back characters. The client's text is whole only where the next backend continues
-at the right character, so these questions are asked of it before it continues:
+Text does not end where tokens end. A token may be a part of a character, and vLLM sends nothing of the character before
+its last token; with stop strings it holds back characters. The client's text is right only if the next backend
+continues at the right character, so the gateway first asks that backend these questions:
 
 - Is the last character complete? `/detokenize` of the last tokens shows it: the text of an incomplete one ends in
   U+FFFD.
@@ -38,9 +38,9 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 class Seam(NamedTuple):
     """The place where the text of a continuation joins the earlier text.
 
-    `before` is the end of the decoded text, as long as it was asked for, or all of it. `skip`: this many characters at
-    the beginning of the continuation's text were decoded before. A seam inside a character: the first `cut_chars` of
-    what follows end with it, and `cut_tokens` tokens of it were generated before.
+    `before` is the end of the decoded text, in the asked length, or all of it. The first `skip` characters of the
+    continuation's text were decoded before. If the seam is inside a character, the continuation's first `cut_chars`
+    characters end with that character, and `cut_tokens` of its tokens were generated before.
     """
 
     before: str = ""
@@ -50,8 +50,8 @@ class Seam(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """The token ids of a prompt and of the output that was generated for it. `model` is the model that is asked about
-    them; `shared` has the fields of the call that a question needs, too.
+    """The token ids of a prompt and of the output that was generated for it. Questions about them go to `model`;
+    `shared` has the fields of the call that every question needs.
     """
 
     model: str

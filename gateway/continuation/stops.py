@@ -1,13 +1,13 @@
 """StopStrings: finds stop strings in text from two backends, as vLLM does in its own text.
 
 A backend that continues an answer sees only its own part of the text, so it would miss a stop string that begins in the
-part before. It would also lose the text that the first backend held back: while there are stop strings, vLLM does not
-send the last characters, which may be the beginning of one. The gateway therefore sends no stop strings with a
-continuation, and looks for them itself.
+earlier part. The text that the first backend held back would be lost, too: while there are stop strings, vLLM does not
+send the last characters, which may be the beginning of a stop string. The gateway therefore sends no stop strings with
+a continuation, and looks for them itself.
 
 The rules are vLLM's (v1/engine/detokenizer.py): text is checked token by token, once there are more than `min_tokens`;
-of several matches the one that ends first counts; all but the longest string's last character is held back, unless
-stop strings are a part of the answer.
+of several matches the one that ends first counts. Held back are as many characters as the longest stop string has, less
+one, unless stop strings are a part of the answer.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 
 class Stopped(NamedTuple):
-    """The finding that a stop string has ended an answer. `by` is the stop string; `tokens` is the number of tokens of
-    the event up to the one that completes it.
+    """The finding that a stop string has ended an answer. `by` is the stop string; `tokens` is the number of the
+    event's tokens up to the token that completes the stop string.
     """
 
     by: str

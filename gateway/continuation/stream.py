@@ -81,11 +81,11 @@ class ResumableStream:
         self.on_given_up()
 
     def left(self) -> None:
-        """No backend answers the stream now."""
+        """No backend is answering the stream now."""
         self.on_given_up = _nothing
 
     def passed(self, meter: ResumableMeter) -> None:
-        """The output that this meter has counted was sent to the client."""
+        """Take over the output that this meter has counted: it was sent to the client."""
         self.usage, self.last = meter.usage or self.usage, meter.last or self.last
 
     def may_continue(self) -> bool:

@@ -3,11 +3,11 @@
 vLLM may put several tokens into one event, and looks for stop strings after each of them. An event has one text, and
 log probabilities name each token by itself. A token that ends inside a character adds nothing: the next one that ends
 with a whole character adds the text of both. If the character never becomes whole, U+FFFD stands for its bytes. Names
-show that only in part (v1/engine/logprobs.py): a token that ends inside a character has none, also one that ends a
-character that began in another answer, before the seam.
+show this only in part (v1/engine/logprobs.py): a token that ends inside a character has no name, nor has a token that
+ends a character which began before the seam.
 
-This is exact where the tokens inside characters are single bytes, and otherwise for events with one such character.
-For more of them in one event, of tokens of several bytes, the shortest text that fits is taken.
+This is exact where the tokens inside characters are single bytes, and otherwise for events with one such character. For
+several such characters in one event, with tokens of several bytes, the shortest text that fits is taken.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class TokenTexts:
 
     def of(self, text: str, names: Sequence[str]) -> list[str]:
         """Split the text of one event into the texts of its tokens, which have these names. A name that is not in the
-        text belongs to a token without text: a special token, or one that ends the answer.
+        text belongs to a token without text: a special token, or the token that ends the answer.
         """
         hidden = [bool(whole := name.lstrip(INCOMPLETE)) and whole not in text for name in names]
         names = [

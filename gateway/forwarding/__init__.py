@@ -1,1 +1,1 @@
-"""The backend side of a call: send it, retry it, relay its answer, and charge what it used."""
+"""The backend side of a call: send it, retry it, relay its answer, and charge its usage."""

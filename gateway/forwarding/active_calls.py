@@ -1,4 +1,4 @@
-"""ActiveCalls: the calls of this process that wait in a queue or run, with what is known of each so far."""
+"""ActiveCalls: the calls of this process that wait in a queue or run, with their state so far."""
 
 from collections.abc import Collection
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""How long a backend asks to be left alone: its Retry-After header (RFC 9110, 10.2.3)."""
+"""The time for which a backend asks for no more requests: its Retry-After header (RFC 9110, 10.2.3)."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,10 +10,10 @@ HOLD_S_MAX = 60.0
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the response asks to wait, between 0 and HOLD_S_MAX; None where it does not ask, or not readably.
+    """Seconds that the response asks to wait, between 0 and HOLD_S_MAX; None without a readable header.
 
-    A date counts from the Date of the response, by the backend's own clock. Without one it is not readable: the clocks
-    of two machines differ by more than most waits.
+    A date counts from the Date of the response, by the backend's own clock. A date without a Date header is not
+    readable: the clocks of two machines differ by more than most waits.
     """
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdecimal():

@@ -1,9 +1,9 @@
-"""Attempt: one call at one backend: send it, relay the answer, account for it.
+"""Attempt: one call at one backend: it sends the call, relays the answer, and charges it.
 
 An error before anything was sent to the client may mean that the backend has not taken the call: it is busy, it fails,
 or it does not know `stream_options`. Such a call can be retried, so the client gets no head of a stream before the
 backend's first event is whole. From then on there is no retry, but a stream whose token ids are known can be continued
-(gateway/continuation): the next attempt asks for what is missing, and writes it into the open response.
+(gateway/continuation): the next attempt asks for the missing part, and writes it into the open response.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ OPTIONS_MARK = b"stream_options"  # in the error of a server that does not suppo
 
 class BackendRejected(Exception):  # noqa: N818 - a state, not an error
     """An error: the backend did not take the call, and the client has been sent nothing of an answer. The call can be
-    retried after `hold_s`. `is_answer`: the backend said so in a response, so nothing of the call was lost.
+    retried after `hold_s`. `is_answer`: the backend rejected it by a response, so no work on the call was lost.
     """
 
     def __init__(self, evidence: Evidence, hold_s: float, *, is_answer: bool = False) -> None:
@@ -82,7 +82,7 @@ class StreamInterrupted(Exception):  # noqa: N818 - a state, not an error
 
 
 class StreamGivenUp(UpstreamError):  # noqa: N818 - a state, not an error
-    """An error: the stream cannot be continued at this backend, and is ended. That is no evidence about the backend."""
+    """An error: the stream cannot be continued at this backend, and has to end; no evidence about the backend."""
 
 
 class OptionsRejected(Exception):  # noqa: N818 - a state, not an error
@@ -104,18 +104,18 @@ class AttemptContext:
 
 
 class AttemptOwner(Protocol):
-    """The owner of an attempt: it is told about the call while the attempt runs."""
+    """The owner of an attempt: it receives events of the call while the attempt runs."""
 
     def begun(self, sending: Sending) -> None:
         """The backend has begun to answer a retry."""
         ...
 
     def named(self, sending: Sending, answer_id: str) -> None:
-        """The id of the answer, where the API has ids to fetch it by: as soon as it passes."""
+        """The id of the answer, as soon as it arrives, for APIs that can fetch an answer by its id."""
         ...
 
     async def count_now(self, backend_id: str) -> None:
-        """Return when the backend has reported the steps that it has counted."""
+        """Wait until the backend has reported the steps that it has counted."""
         ...
 
 
@@ -153,7 +153,7 @@ class Attempt:
         )
 
     async def run(self) -> tuple[RelayResult, Evidence]:
-        """Return the result to answer with, and what it is evidence of about the backend.
+        """Return the result for the handler, and the evidence that the attempt gives about the backend.
 
         Raises BackendRejected, OptionsRejected, StreamGivenUp, StreamInterrupted, UpstreamError.
         """

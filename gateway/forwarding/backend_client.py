@@ -1,6 +1,6 @@
-"""BackendClient: what the gateway keeps of one backend between calls: connections, credentials, learnt values.
+"""BackendClient: the connections, credentials and learnt values that the gateway keeps for one backend between calls.
 
-BackendClients has those of all backends of one gateway.
+BackendClients has the clients of all backends of one gateway.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,9 +23,7 @@ IDLE_CONNECTIONS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class BackendClient:
-    """The client of one backend: its connections and credentials, and what the gateway learnt from its earlier
-    answers.
-    """
+    """The client of one backend: its connections, its credentials, and the facts learnt from its earlier answers."""
 
     upstream: Upstream
     credentials: Mapping[str, str]
@@ -65,13 +63,13 @@ class BackendClients:
         return BackendClient(upstream, spec.headers, pace=DecodePace(partial(self.backends.decoded, spec.id)))
 
     def replace(self, spec: BackendSpec) -> BackendClient | None:
-        """The backend is at another address now. Returns the client of before, to close."""
+        """Make a new client, because the backend's address has changed. Returns the old client, to be closed."""
         before = self.by_id.get(spec.id)
         self.by_id[spec.id] = self.make(spec)
         return before
 
     def measured_pace(self, backend_id: str) -> float | None:
-        """Seconds for a token of one sequence at a backend, as it counts its steps, or as answers came."""
+        """Seconds per token of one sequence, by the backend's counted steps, or else its answers; None: not known."""
         client = self.by_id.get(backend_id)
         if backend_id not in self.backends.states() or client is None:
             return None

@@ -62,7 +62,7 @@ class Background:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response | EventStream:
-        """Raises ProblemError, Rejected, UpstreamError."""
+        """Answer a call of /v1/responses. Raises ProblemError, Rejected, UpstreamError."""
         call = await self._request_admission.take(request, endpoint, trace)
         if not call.background:
             return await self._generation.answer(request, endpoint, trace, call)

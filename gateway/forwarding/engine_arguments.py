@@ -1,8 +1,8 @@
 """Arguments for the scheduler inside an engine: the tenant and tier of a call, their weights, and its SLO targets.
 
 They are sent in `vllm_xargs`, only to backends that have the plugin (backends/vllm_plugin). Clients cannot set these
-names (gateway/api/fields.py). A TTFT target is sent twice: what the gateway's queue has left of it, and in full,
-because the engine computes what it can admit in time from targets as they were given.
+names (gateway/api/fields.py). A TTFT target is sent twice: the rest of it after the gateway's queue, and the full
+target, from which the engine computes its prefill admission budget.
 """
 
 from collections.abc import Mapping

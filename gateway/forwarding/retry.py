@@ -2,8 +2,9 @@
 
 Retry: when a backend fails before anything of an answer was sent to the client (no connection, "the engine is busy"),
 the call returns to the head of its tenant's queue and waits for the next backend. After that, a stream that can be
-continued (gateway/continuation) does the same, and goes on where it was; for others there is no retry. How often, and
-beside which others, says what it has lost so far (loss_evidence.py). A call ends in exactly one outcome.
+continued (gateway/continuation) does the same, and goes on where it stopped; other calls are not retried. The engines
+that a call has lost so far limit how often it is retried, and beside which other calls (loss_evidence.py). A call ends
+in exactly one outcome.
 """
 
 import asyncio
@@ -56,9 +57,9 @@ class Generation:
         heartbeat_s: float | None = None,
         on_answer: Callable[[str, Call, str, int], None],
     ) -> None:
-        """`resends_max`: how often a call is sent again whose backend broke the connection before the answer; it may be
-        the call that breaks backends. `on_answer` is called for an answer that can be fetched later, with its id, its
-        call, the id of its backend, and its prompt and output tokens so far. `heartbeat_s`: seconds that a waiting
+        """`resends_max`: how often a call is sent again after a backend broke the connection before its answer, since
+        the call itself may break backends. `on_answer` is called for an answer that can be fetched later, with its id,
+        its call, the id of its backend, and its prompt and output tokens so far. `heartbeat_s`: seconds that a waiting
         stream stays silent before its head, and between comments; None: the head comes with the first event.
         """
         self._context = context
@@ -132,7 +133,7 @@ class Generation:
         return following
 
     async def send(self, request: HttpRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
-        """Send the call to the backend of its lease, and, where it returns from there, to the next one.
+        """Send the call to the backend of its lease and, if the backend does not take it or fails, to the next backend.
 
         Raises Rejected, UpstreamError.
         """
@@ -328,17 +329,17 @@ class Generation:
         sending.is_retrying = True
 
     def begun(self, sending: Sending) -> None:
-        """The backend has begun to answer a retry, or the call has ended: it is none any more."""
+        """The backend has begun to answer a retry, or the call has ended: it no longer counts as a retry."""
         sending.is_retrying = False
         self._budget.leave()
 
     def named(self, sending: Sending, answer_id: str) -> None:
-        """The answer has this id, by which it can be fetched."""
+        """Record the id of the answer, by which the answer can be fetched."""
         sending.trace.answer_id = answer_id
         self.answered(sending.call, sending.lease, sending.trace)
 
     async def count_now(self, backend_id: str) -> None:
-        """Return when the backend has reported the steps that it has counted."""
+        """Wait until the backend has reported the steps that it has counted."""
         await self._backends.count_now(backend_id)
 
     def answered(self, call: Call, lease: Lease, trace: CallTrace) -> None:

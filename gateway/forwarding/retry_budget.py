@@ -1,8 +1,8 @@
-"""RetryBudget: calls that failed at one backend do not flood the others.
+"""RetryBudget: a limit on retries, so that calls that failed at one backend do not flood the others.
 
-When a backend fails, all calls that it had run go to the others at once, and where those fail too, every call again.
-So only a part of the calls that run may be retries that no backend has answered yet. Retries beyond that wait until
-others are answered: none fails for the budget, unless it waits for too long.
+When a backend fails, all its running calls go to other backends at once, and again if these fail, too. So only a part
+of the running calls may be retries that no backend has answered yet. Further retries wait until others are answered; a
+retry fails because of the budget only if it waits for too long.
 
 The numbers are Envoy's defaults (retry_budget of cluster.CircuitBreakers.Thresholds): 20 % of the active requests, but
 at least 3.
@@ -45,7 +45,7 @@ class RetryBudget:
         self.retrying += 1
 
     def leave(self) -> None:
-        """One retry was answered, or has ended."""
+        """A retry was answered, or has ended."""
         self.retrying -= 1
         while self._waiting:
             waiting = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""Sending: one call while it is sent, to one backend after another where they fail."""
+"""Sending: one call while it is sent to a backend, and to further backends if that one fails."""
 
 from collections.abc import Callable
 
@@ -16,11 +16,11 @@ UNKNOWN = "unknown"  # of a backend that has not told all of its model's identit
 
 
 class Sending(Suspect):
-    """The state of one call while it is sent to one backend after another. Mutable. `backend` is where it was sent
-    last, at `dispatched_at`. `tier` is the tier of its tenant. `is_retrying`: it counts as a retry that no backend has
-    answered. `refused_since`: since when all backends that it was offered to have answered with errors. `lost_at`: when
-    it last lost each backend; None: it has lost none. `began` returns the model that has begun to answer. `differed` is
-    in what a backend that it was offered to differed from that model.
+    """The state of one call while it is sent to one backend after another. Mutable. `backend` is the backend that it
+    was last sent to, at `dispatched_at`. `tier` is the tier of its tenant. `is_retrying`: it counts as a retry that no
+    backend has answered. `refused_since`: the time since which all backends that got it answered with errors.
+    `lost_at`: when it last lost each backend; None: it has lost none. `began` returns the identity of the model that
+    has begun to answer. `differed` names the difference between that model and the model at a later backend.
     """
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Sending(Suspect):
         self.differed = ""
 
     def difference(self, backend: LiveBackend) -> str | None:
-        """In what the model at this backend differs from the one that began the stream; None: it is the same."""
+        """The first difference between this backend's model and the model that began the stream; None without any."""
         own, its = self.began(), backend.identified(self.call.request.model)()
         return UNKNOWN if own is None or its is None else own.difference(its)
 

@@ -1,9 +1,9 @@
-"""Shadows: copies of calls of an alias, sent to another model to see how it does. Their answers are dropped.
+"""Shadows: copies of an alias's calls, sent to another model to try that model. Their answers are dropped.
 
-A copy must not cost any tenant anything. It belongs to a tenant and a tier of its own, which is of the lowest priority
-and is shed first. It is sent only to a backend that is at most half full while nothing waits in its pool, and ends as
-soon as something waits there. It is never retried, is no evidence about a backend, and no limit, budget, price or usage
-counts it. Its metrics and its line in the access log say that it is a copy.
+A copy must not cost any tenant anything. It belongs to a special tenant and a special tier, which has the lowest
+priority and is shed first. It is sent only to a backend that is at most half full while no request waits in the pool,
+and ends as soon as a request waits there. It is never retried, is no evidence about a backend, and no limit, budget,
+price or usage counts it. Its metrics and its line in the access log say that it is a copy.
 
 Only a process that sees the whole pool makes copies: of several processes that share one order, the leader.
 """
@@ -61,7 +61,7 @@ class Shadows:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def sent(self, call: Call, headers: Headers) -> None:
-        """A call has been dispatched: copy it, where its alias says so and there is room."""
+        """A call has been dispatched: copy it, if its alias has shadow calls and a backend has room."""
         alias = self._aliases.find(call.alias)
         if call.alias is None or alias is None or alias.shadow is None or call.copied is None:
             return

@@ -153,7 +153,7 @@ class RequestHandlers:
         return not self._request_parser.draining
 
     async def stop(self) -> None:
-        """Reject new calls, and stop background responses. From now on the gateway itself cuts exchanges, so their
+        """Reject new calls, and stop background responses. From now on the gateway itself ends exchanges, so their
         failures are no evidence about backends.
         """
         self._request_parser.draining = self._generation.stopping = True
@@ -207,7 +207,7 @@ class RequestHandlers:
         )
 
     def aliases_changed(self) -> None:
-        """Aliases have changed: copies need a tenant and a tier, where there are any."""
+        """Apply a change of aliases: if any has shadow calls, these need a tenant and a tier."""
         if any(each.shadow is not None for each in self.aliases.all.values()):
             self.tenants.put(SHADOW_TENANT)
             self._pools.settings.tiers_changed([SHADOW_TIER])

@@ -1,4 +1,4 @@
-"""Handlers of paths that need no scheduling: probes, the list of models, the version of the backends."""
+"""Handlers of paths that need no scheduling: probes, the list of models, and the version of a backend."""
 
 import asyncio
 import time
@@ -39,8 +39,8 @@ class Probes:
         return Response(200)
 
     async def ready(self, request: HttpRequest) -> Response:
-        """200 where a backend is available, a leader decides, and the gateway does not drain; else 503. Also at /health
-        and /ping, where vLLM's clients look.
+        """200 if a backend is available, a leader decides, and the gateway does not drain; else 503. The same at
+        /health and /ping, where clients of vLLM look.
         """
         is_ready = not self.draining and self._is_ready() and self._pools.routes.any_available()
         return Response(200 if is_ready else 503)
@@ -66,7 +66,7 @@ class Models:
         self._headers = headers
 
     async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response:
-        """The list. Raises ProblemError."""
+        """The list of models. Raises ProblemError."""
         identity = self._request_parser.identify(request, trace)
         entries = {card.id: card.entry for card in self._backends.catalog.models()}
         # An alias takes the place of a model of its name.
@@ -75,8 +75,8 @@ class Models:
         return self._answer({"object": "list", "data": models}, trace)
 
     async def answer_one(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response:
-        """The model or alias whose name is in the path. Raises ProblemError, the same one where there is none and where
-        the key may not use it.
+        """The model or alias whose name is in the path. Raises ProblemError, which is the same if there is no such
+        model and if the key may not use it.
         """
         identity, name = self._request_parser.identify(request, trace), request.path_id
         alias, card = self._aliases.find(name), self._backends.catalog.model(name)
@@ -120,7 +120,7 @@ class Version:
         self._asking = asyncio.Lock()
 
     async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response:
-        """Raises ProblemError, UpstreamError."""
+        """The version of a backend. Raises ProblemError, UpstreamError."""
         async with self._asking:
             now = asyncio.get_running_loop().time()
             if self._known is None or now >= self._known_until:

@@ -1,8 +1,8 @@
 """Utilities: calls that a backend answers without generating: tokenizing, counting, fetching a stored response.
 
-They are quick and take no slot of the engine, so they are not queued. Each goes to an available backend of the pool,
-IN_FLIGHT_MAX at a time for each tenant. It counts against the tenant's limit of requests per minute, and is charged
-one prompt token.
+These calls are quick and take no slot of the engine, so they are not queued. Each goes to an available backend of the
+pool, IN_FLIGHT_MAX at a time for each tenant. It counts against the tenant's limit of requests per minute, and is
+charged one prompt token.
 """
 
 import itertools
@@ -56,7 +56,7 @@ class Utilities:
         self._in_flight: Counter[str] = Counter()  # by tenant
 
     async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response | EventStream:
-        """Raises ProblemError, UpstreamError."""
+        """Answer a call by one exchange with a backend. Raises ProblemError, UpstreamError."""
         if endpoint in (RESPONSE, RESPONSE_CANCEL):
             arrival, backend_ids = await self._of_kept(request, trace)
         else:

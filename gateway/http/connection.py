@@ -1,18 +1,18 @@
 """ClientConnection: one connection of a client: its requests are parsed, and answered one after the other.
 
-httptools (llhttp) parses, strictly. What it accepts and another server might read differently is refused here, and
-whatever cannot be trusted to end where it seems to end closes the connection.
+httptools (llhttp) parses, strictly. Input that it accepts, but that another server might read differently, is refused
+here. If the end of a message is in doubt, the connection is closed.
 
 Limits of a client:
 - A head has HEADERS_MAX fields of HEAD_BYTES_MAX bytes, each line at most LINE_BYTES_MAX.
 - A connection without a complete head is closed after a time (server.py).
 - Reading pauses while PIPELINED_MAX requests wait, or a body for its handler (request.py). Requests wait while the
   client does not read the answers before them.
-- A client that reads nothing is cut. A transport reports when more waits in it than its high-water mark, and when it is
-  down at its low-water mark again; between the two the gateway allows CLIENT_STALL_S_MAX. Long bodies are written in
-  pieces, each after the client has read the one before, so a client that is slow but reads 300 kB a minute is not cut.
+- A client that reads nothing is disconnected. A transport reports when its buffer exceeds the high-water mark, and when
+  it is down at the low-water mark again; between the two the gateway allows CLIENT_STALL_S_MAX. Long bodies are written
+  in pieces, each after the client has read the one before, so a client that reads 300 kB a minute stays.
 
-A client that disconnects, also one that closes its half alone, has its handler cancelled.
+When a client disconnects, or closes only its own half of the connection, its handler is cancelled.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ class DataPort(Protocol):
         ...
 
     def refuse(self, problem: Problem, target: str) -> Response:
-        """The response to a request that could not be parsed; `target` is what is known of it."""
+        """The response to a request that could not be parsed; `target` is its target, as far as known."""
         ...
 
     def failed(self, request: HttpRequest) -> Response:
@@ -121,7 +121,7 @@ class DataPort(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection of a client to the data port. `cut_reason` is None until it is cut."""
+    """One connection of a client to the data port. `cut_reason` is None until the gateway cuts the connection."""
 
     __slots__ = (
         "_drained", "_fault", "_headers", "_is_closing_soon", "_is_in_head", "_is_lost", "_is_over",
@@ -311,7 +311,7 @@ class ClientConnection(asyncio.Protocol):
         return self._remote
 
     def write(self, data: bytes | memoryview) -> None:
-        """Raises ConnectionError where the client has disconnected."""
+        """Write bytes to the client. Raises ConnectionError where the client has disconnected."""
         if self.transport.is_closing():
             raise ConnectionResetError("the client has disconnected")
         self.transport.write(data)
@@ -329,11 +329,11 @@ class ClientConnection(asyncio.Protocol):
         return EventStream(self.write, status, is_chunked=request.is_new)
 
     def when_drained(self, callback: Callable[[], None]) -> None:
-        """Call back once, in the next turn or later: when the client has read what waits for it, or is gone."""
+        """Call `callback` once, in the next turn or later: when the client has read the buffered bytes, or is gone."""
         self._loop.call_soon(self._call_when_drained, callback)  # uvloop writes at the end of a turn
 
     async def drained(self) -> None:
-        """Wait as `when_drained` does. Raises ConnectionError where the client has disconnected."""
+        """Wait until the client has read the buffered bytes. Raises ConnectionError if the client has disconnected."""
         waiter = self._loop.create_future()
         self.when_drained(partial(_set, waiter))
         await waiter
@@ -348,7 +348,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.abort()
 
     def mind_reading(self) -> None:
-        """Pause or resume reading: what was read may have to wait."""
+        """Pause reading if received data has to wait for a handler; otherwise resume it."""
         receiving = self._receiving
         is_enough = (
             self._rest is not None
@@ -365,7 +365,7 @@ class ClientConnection(asyncio.Protocol):
     # For the server.
 
     def close_soon(self) -> None:
-        """Close after the request that is answered."""
+        """Close the connection after the response to the present request."""
         self._is_closing_soon = True
         if self._request is None and self._lingering is None:
             self.transport.close()

@@ -30,8 +30,8 @@ class Heartbeat:
     def __init__(
         self, request: HttpRequest, answer: AnswerKind, headers: Callable[[], dict[str, str]], *, every_s: float
     ) -> None:
-        """The head, with what `headers` then returns, and the first comment are sent after `every_s`. `answer` is the
-        API whose format error events have.
+        """The head, with the fields that `headers` then returns, and the first comment are sent after `every_s`
+        seconds. `answer` is the API whose format error events have.
         """
         self._request = request
         self._answer = answer
@@ -88,8 +88,8 @@ class Heartbeat:
 
 
 def begin_stream(request: HttpRequest, status: int, headers: Mapping[str, str]) -> EventStream:
-    """The stream of the response. Its head is sent now, with these headers, or was sent earlier: by a heartbeat, or
-    with the part of the answer that another backend gave. Raises ConnectionError.
+    """The stream of the response. Its head is sent now, with these headers, unless a heartbeat or an earlier backend's
+    part of the answer has sent it. Raises ConnectionError.
     """
     if request.open_stream is not None:
         return request.open_stream

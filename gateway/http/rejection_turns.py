@@ -1,4 +1,4 @@
-"""RejectionTurns: how many calls may get their 429 in one turn of the event loop?
+"""RejectionTurns: a limit on the 429 responses in one turn of the event loop.
 
 A rejected client may call again at once, and to read and reject a call costs nearly as much as to serve one. A gateway
 that is short of CPU would reject all calls of a greedy tenant, and serve no tenant. So a turn sends REJECTS_MAX

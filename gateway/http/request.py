@@ -1,7 +1,7 @@
-"""HttpRequest: what a handler knows of a call, and the seam between the server and its handlers.
+"""HttpRequest: a call as its handler sees it: the interface between the server and its handlers.
 
-The server (connection.py) makes one from bytes. A handler reads the head, then the body, and returns a response; it
-knows nothing of sockets. Another server can stand in front of the same handlers if it makes such requests.
+The server (connection.py) makes an HttpRequest from bytes. A handler reads the head, then the body, and returns a
+response; it does not use sockets. Another server can stand in front of the same handlers if it makes such requests.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class ClientLink(Protocol):
         ...
 
     def mind_reading(self) -> None:
-        """Pause or resume reading: what was read may have to wait, or need not any longer."""
+        """Pause reading if received data has to wait for a handler; otherwise resume it."""
         ...
 
     def begin_stream(self, request: "HttpRequest", status: int, fields: Mapping[str, str]) -> EventStream:
@@ -47,7 +47,7 @@ class ClientLink(Protocol):
         ...
 
     def when_drained(self, callback: Callable[[], None]) -> None:
-        """Call back once, in the next turn or later: when the client has read what waits for it, or is gone."""
+        """Call `callback` once, in the next turn or later: when the client has read the buffered bytes, or is gone."""
         ...
 
 
@@ -69,10 +69,10 @@ class StreamKeeper(Protocol):
 
 class HttpRequest:
     """One HTTP request of a client. Mutable: its body arrives while it is handled. `target` is the path with the query,
-    as sent. `is_new`: its version is HTTP/1.1, not 1.0. `keeps`: its client may go on to use the connection.
-    `is_whole`: all of it has arrived. `has_begun`: the head of a stream was sent. `request_id` is set by a handler that
-    fails, so that its response has the logged id. `path_id` is the id in its path, "" where that has none. `heartbeat`
-    and `open_stream` belong to event_stream.py.
+    as sent. `is_new`: its version is HTTP/1.1, not 1.0. `keeps`: its client may use the connection for further
+    requests. `is_whole`: all of it has arrived. `has_begun`: the head of a stream was sent. `request_id` is set by a
+    handler that fails, so that its response has the logged id. `path_id` is the id in its path, "" where the path has
+    none. `heartbeat` and `open_stream` belong to event_stream.py.
     """
 
     __slots__ = (
@@ -119,7 +119,7 @@ class HttpRequest:
 
     @property
     def query(self) -> str:
-        """What follows "?" in the target, as sent."""
+        """The part of the target after "?", as sent."""
         return self.target.partition("?")[2]
 
     def body_at_hand(self) -> bytes | None:
@@ -184,7 +184,7 @@ class HttpRequest:
         return bool(self.content_length) or "transfer-encoding" in self.headers
 
     def arrived(self, piece: bytes, size: int) -> None:
-        """A piece of the body is here, of `size` bytes."""
+        """A piece of the body, of `size` bytes, has arrived."""
         self._pieces.append(piece)
         self.unread_bytes += size
         self.received_bytes += size
@@ -192,7 +192,7 @@ class HttpRequest:
             self._wake()
 
     def ended(self) -> None:
-        """All of the body is here."""
+        """The whole body has arrived."""
         self.is_whole = True
         if self._waiter is not None:
             self._wake()

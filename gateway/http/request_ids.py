@@ -1,6 +1,6 @@
 """RequestIds: the id of a request: the client's own, where it is well-formed and not in flight, else a random one.
 
-An engine could confuse two requests with one id, so no two requests in flight have the same. An id also appears in
+An engine could confuse two requests with one id, so no two requests in flight have the same id. An id also appears in
 logs, headers and answer ids, so it is plain ASCII of at most 128 characters. An id made here is random, as vLLM's are:
 a counter would reveal to every tenant how many calls all others make.
 """
@@ -64,7 +64,7 @@ def _given(headers: Mapping[str, str]) -> str | None:
 
 
 def random_ids() -> Iterator[str]:
-    """Ids without end: "fl-" and 16 random hex digits. The iterator resumes no frame for each."""
+    """An endless iterator of ids: "fl-" and 16 random hex digits."""
     return chain.from_iterable(_blocks())
 
 

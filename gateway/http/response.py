@@ -1,7 +1,7 @@
-"""Response: a whole response, sent in one write; EventStream: one whose head has been sent, and whose body follows.
+"""Response: a complete response, sent in one write; EventStream: a response whose head was sent and whose body follows.
 
-The handlers and the relay know all header fields. What is added here are the rules of the connection (RFC 9112, 9.3),
-the length and the date (RFC 9110, 6.6.1).
+The handlers and the relay know all header fields. This module adds the fields for the connection (RFC 9112, 9.3), the
+length and the date (RFC 9110, 6.6.1).
 """
 
 import time
@@ -34,7 +34,7 @@ class Waiting(Protocol):
         ...
 
     def moved(self) -> None:
-        """The client has read a piece."""
+        """The client has read a piece of the body."""
         ...
 
     def release(self) -> None:
@@ -94,9 +94,9 @@ class EventStream:
 
 
 def head(status: int, fields: Mapping[str, str], *, is_new: bool, keeps: bool) -> bytes:
-    """The bytes of a head. `is_new`: the request's version is HTTP/1.1, not 1.0; `keeps`: the connection goes on.
+    """The bytes of a head. `is_new`: the request's version is HTTP/1.1, not 1.0; `keeps`: the connection stays open.
 
-    Raises ValueError where a field would begin another line: nothing that a backend or a client sent may.
+    Raises ValueError where a field contains a line break, so that no backend and no client can add a header.
     """
     lines, number = "", len(fields)
     for name, value in fields.items():

@@ -1,7 +1,7 @@
 """GatewayServer: the connections of the data port, and the table of its paths.
 
-Paths are an allowlist: a path that is not in the table is 404, whatever the backend serves there. A connection that has
-no complete head for KEEPALIVE_S is closed: one that is idle, and one whose client sends its head slowly.
+Paths are an allowlist: a path that is not in the table is 404, whatever the backend serves there. A connection without
+a complete head for KEEPALIVE_S is closed, whether it is idle or its client sends the head slowly.
 """
 
 import asyncio
@@ -59,13 +59,13 @@ class GatewayServer:
         return any(each.task is not None or each.transport.get_write_buffer_size() for each in self.connections)
 
     def pre_shutdown(self) -> None:
-        """Close each connection after its answer, and those that have no request at once."""
+        """Close each connection after its response, and connections without a request at once."""
         self.closing = True
         for connection in list(self.connections):
             connection.close_soon()
 
     async def shutdown(self, timeout_s: float) -> None:
-        """Wait for the handlers, for so long, then cancel them; close all connections."""
+        """Wait at most `timeout_s` seconds for the handlers, then cancel them; close all connections."""
         if self._sweep is not None:
             self._sweep.cancel()
         for is_patient in (True, False):

@@ -40,8 +40,8 @@ class Unauthorized(Exception):  # noqa: N818 - named as HTTP names it
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The authenticated tenant of a request. `models` None: it may use all. `key_id` is the id of its key; "" where it
-    has none.
+    """The authenticated tenant of a request. `models` None: it may use all models. `key_id` is the id of its API key;
+    "" where it has none.
     """
 
     tenant_id: str
@@ -99,7 +99,7 @@ class Authenticator:
 
 
 def tenant_of(issuer: TenantIssuer, claims: Mapping[str, Any]) -> Identity | None:
-    """The tenant that the claims name; None where they name none, or an invalid one."""
+    """The tenant that the claims name; None where they name no tenant, or an invalid one."""
     tenant = claim(claims, issuer.tenant_claim)
     return Identity(tenant) if isinstance(tenant, str) and TENANT_NAME.fullmatch(tenant) else None
 
@@ -118,7 +118,7 @@ async def tenant_tokens(issuers: Sequence[TenantIssuer]) -> "Tokens[TenantIssuer
 
 
 def given_token(headers: Mapping[str, str]) -> str | None:
-    """The bearer token (RFC 6750, 2.1); None where there is none, or a key in its place."""
+    """The bearer token (RFC 6750, 2.1); None where there is no bearer token, or it is an API key."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     token = token.strip()
     return token if scheme.lower() == "bearer" and looks_like_token(token) else None

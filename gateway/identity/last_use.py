@@ -28,7 +28,7 @@ class LastUse:
         return _latest((key, day) for (_, key), day in (await self._read()).items() if key)
 
     async def of_tenants(self) -> Mapping[str, str]:
-        """The same by tenant, whether it used a key or none."""
+        """The last day of use (UTC) by tenant, for calls with and without a key. Raises StoreUnavailable."""
         return _latest((tenant, day) for (tenant, _), day in (await self._read()).items())
 
     async def _read(self) -> Mapping[Holder, str]:

@@ -17,7 +17,7 @@ _HOST_BITS = 64
 
 class Buckets:
     """A set of token buckets, one for each name. A bucket holds at most `burst` tokens, and is refilled at a constant
-    rate. Mutable. The name that was asked for least recently is dropped first.
+    rate. Mutable. Of too many names, the least recently used one is dropped first.
     """
 
     def __init__(self, burst: float, per_s: float) -> None:
@@ -25,7 +25,7 @@ class Buckets:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens left, and the time of that count
 
     def take(self, name: str, now: float, tokens: int = 1) -> float | None:
-        """Take one token, or so many at once. Returns None, or where they are not there the seconds until they are."""
+        """Take `tokens` tokens from the bucket. Returns None, or if there are too few, the seconds until there are."""
         left, at = self._buckets.pop(name, (self._burst, now))
         left = min(self._burst, left + (now - at) * self._per_s)
         is_there = left >= tokens

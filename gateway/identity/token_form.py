@@ -12,7 +12,7 @@ def looks_like_token(text: str) -> bool:
 
 
 def claim(claims: Mapping[str, Any], path: str) -> Any:
-    """The value of a claim, by its whole name or by a dotted path into nested objects; None where there is none."""
+    """The value of a claim, by its whole name or by a dotted path into nested objects; None without such a claim."""
     if path in claims:
         return claims[path]
     value: Any = claims

@@ -1,9 +1,9 @@
 """Token verification: the check of identity providers' JSON Web Tokens (RFC 7519), as RFC 8725 requires.
 
-A token is valid if it is signed by a key that its issuer publishes, with an allowed algorithm, names our audience, and
-has not expired. Keys are fetched in the background every REFRESH_S, and once more when a token names an unknown key: no
-request waits for a provider, and tokens trigger at most one fetch per UNKNOWN_S. If a provider is unavailable, its last
-keys stay valid. Valid tokens are cached by digest until they expire.
+A token is valid if it is signed by a key that its issuer publishes, with an allowed algorithm, names the gateway's
+audience, and has not expired. Keys are fetched in the background every REFRESH_S, and once more when a token names an
+unknown key: no request waits for a provider, and tokens trigger at most one fetch per UNKNOWN_S. If a provider is
+unavailable, its last keys stay valid. Valid tokens are cached by digest until they expire.
 """
 
 import asyncio
@@ -198,15 +198,15 @@ class _Keys(Generic[I]):
 
 
 def tls_of(issuer: Issuer) -> ssl.SSLContext | bool:
-    """How connections to an issuer are verified. Raises ValueError where its file of CA certificates cannot be read."""
+    """The TLS context for an issuer's connections; True: the default. Raises ValueError for an unreadable CA file."""
     return True if issuer.ca_file is None else tls_context(issuer.ca_file)
 
 
 async def discovered(
     session: aiohttp.ClientSession, issuer: Issuer, *names: str, tls: ssl.SSLContext | bool
 ) -> Mapping[str, Any]:
-    """The discovery document of an issuer, which has these members as text. Raises KeysUnavailableError, and what a
-    request raises.
+    """The discovery document of an issuer, in which `names` are texts. Raises KeysUnavailableError, and the errors of
+    the request.
     """
     url = issuer.issuer.rstrip("/") + DISCOVERY
     found = await asked(session.get(url, allow_redirects=False, ssl=tls))
@@ -217,7 +217,7 @@ async def discovered(
 
 
 async def asked(request: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> Mapping[str, Any]:
-    """The object that an issuer answers. Raises KeysUnavailableError, and what a request raises."""
+    """The JSON object in an issuer's response. Raises KeysUnavailableError, and the errors of the request."""
     async with request as response:
         body = bytearray()
         while len(body) <= JWKS_BYTES_MAX and (chunk := await response.content.readany()):

@@ -1,7 +1,7 @@
 """RequestAdmission: turns a parsed HTTP request into a call that may be queued, or raises a problem as the answer.
 
 Every fault of a call that the gateway can detect is found here, before the call is queued, forwarded or charged. Only
-the backend can detect others (a context that is too long by its tokenizer); its error response costs nothing.
+the backend can detect other faults (a context that is too long by its tokenizer); its error response costs nothing.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -42,15 +42,14 @@ CONTEXT_TOKENS_UNKNOWN = 8192
 
 @dataclass(slots=True)
 class Call:
-    """A call that may be queued, as admission needs it: its parsed body, its tenant, and the dispatcher of its
-    pool.
+    """A call that may be queued: its parsed body, its tenant, and the dispatcher of its pool.
 
-    `owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens`: prompt tokens
-    that the body does not contain, those of the stored response that the call continues. `exclusion`: why its stream
-    cannot be continued at another backend; None: it can. `alias` is the name that the client used, where that is not
-    the model's own; `pass_on` then admits the call at the alias's next model that has a live backend. It returns None
-    where there is none, and raises ProblemError. `copied` makes a copy of the call for another model: see
-    `RequestAdmission.copy`; None: the call is not one to copy. `usage_max` is the most that a backend can use for it.
+    `owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens` counts prompt
+    tokens outside the body: those of the stored response that the call continues. `exclusion`: why its stream cannot be
+    continued at another backend; None: it can. `alias` is the name that the client used, if it is not the model's own
+    name; `pass_on` then admits the call at the alias's next model that has a live backend. It returns None if there is
+    none, and raises ProblemError. `copied` makes a copy of the call for another model (`RequestAdmission.copy`); None:
+    the call must not be copied. `usage_max` is the highest usage that a backend can report for it.
     """
 
     parsed: ParsedCall
@@ -100,7 +99,7 @@ class RequestAdmission:
         claims: BudgetClaims | None = None,
         continues: bool = False,
     ) -> None:
-        """`continues`: streams may be continued at another backend."""
+        """`continues`: whether streams may be continued at another backend."""
         self._request_parser = request_parser
         self._names = names
         self._pools = pools
@@ -222,8 +221,8 @@ class RequestAdmission:
         )
 
     def copy(self, arrival: ParsedRequest, endpoint: Endpoint, model: str, request_id: str) -> Call | None:
-        """A copy of an admitted call for this model, of the tenant of copies; None where no backend of its pool is
-        idle. It reserves no part of any budget.
+        """A copy of an admitted call for this model, which belongs to the tenant of shadow calls; None where no backend
+        of its pool is idle. It reserves no part of any budget.
         """
         route = self._pools.routes.find(model)
         if route is None:

@@ -2,7 +2,7 @@
 
 A header can only tighten a configured target; it cannot create or widen one. A TPOT target has a lower bound, because
 an engine sizes its steps for the tightest request that runs, at the expense of all others' throughput. A TTFT target
-has none: other requests give way only to the configured TTFT.
+has no lower bound: other requests give way only to the configured TTFT.
 
 Header names are llm-d's; the values are whole milliseconds.
 """

@@ -2,8 +2,8 @@
 
 A body of LONG_BYTES or more is read in slices with a turn of the loop between them (gateway/api/long_json.py), and its
 values are counted. A body with too many values is rejected then, because a backend would stop for even longer, and all
-of its streams with it. Other slow work on a long body is done in a thread. One body is read at a time, so that the loop
-waits for one at most.
+of its streams with it. Other slow work on a long body is done in a thread. Only one body is read at a time, so that the
+loop is delayed by one body at most.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class LongBodies:
         self._reading = asyncio.Lock()
 
     async def read_json(self, body: bytes | bytearray) -> JsonBody:
-        """Parse one JSON object of at most `values_max` values. Raises BadRequest, TooComplexError."""
+        """Parse one JSON object with at most this reader's `values_max` values. Raises BadRequest, TooComplexError."""
         async with self._reading:
             body = await asyncio.to_thread(in_utf_8, body)
             return JsonBody(body, await in_turns(read_object(body, self._values_max)))
@@ -45,7 +45,7 @@ class LongBodies:
 
 
 async def in_turns(steps: Generator[None, None, Any]) -> Any:
-    """The result of these steps, with a turn of the event loop between them."""
+    """The result of these steps, with a turn of the event loop between two steps."""
     while True:
         try:
             next(steps)

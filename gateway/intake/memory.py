@@ -2,10 +2,10 @@
 
 Above REFUSE_RATIO of the limit new bodies are refused (503), above PAUSE_RATIO no connection is accepted. Running calls
 go on: they need little memory compared with bodies. A body that is being received counts with its final size, so that
-many bodies that arrive together do not pass the mark together.
+many bodies together do not exceed the limit.
 
-The limit is configured (`limits.memory_bytes_max`), or that of the process's control group (cgroups(7)), as a container
-has it. It is compared with the resident memory of this process.
+The limit is `limits.memory_bytes_max`, or by default that of the process's control group (cgroups(7)), for example a
+container's. It is compared with the resident memory of this process.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class ExpectedBody:
 
 class MemoryGuard:
     """The guard of this process's memory: it refuses the bodies of calls when the memory is short. Without a limit it
-    refuses no body. `start` it on its loop, `stop` it.
+    refuses no body. Call `start` on its loop, and `stop` at the end.
     """
 
     def __init__(self, limit_bytes: int | None, *, resident: Callable[[], int] | None = None) -> None:
@@ -90,7 +90,7 @@ class MemoryGuard:
             raise ProblemError(OUT_OF_MEMORY, "out_of_memory")
 
     def look(self, now: float, listener: Listener) -> None:
-        """Measure the memory; `now` is in seconds."""
+        """Measure the memory, and pause or resume `accepting`; `now` is in seconds."""
         self._used_bytes = self._resident()
         if self._used_bytes > REFUSE_RATIO * self.limit_bytes and now - self._trimmed_at >= TRIM_S:
             self._trimmed_at = now
@@ -104,7 +104,7 @@ class MemoryGuard:
 
 
 def resident_bytes() -> int:
-    """The memory that this process holds (proc(5), statm)."""
+    """The resident memory of this process in bytes (proc(5), statm)."""
     with Path("/proc/self/statm").open("rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -118,8 +118,8 @@ def trim() -> None:
 def memory_limit(
     configured_bytes: int | None, *, proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """The configured limit, or the lowest of this process's control group and those above it; None without any. `proc`
-    and `root` are the system's paths with the groups.
+    """The configured limit, or the lowest limit of this process's control group and the groups above it; None without
+    any limit. `proc` and `root` are the system's paths with the groups.
     """
     if configured_bytes is not None:
         return configured_bytes

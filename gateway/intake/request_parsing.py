@@ -37,7 +37,7 @@ NO_BODY: Final = JsonBody(b"", {})
 @dataclass(slots=True)
 class ParsedRequest:
     """A call that has been received and routed. `owner` is the caller, even where `tenant` is the model. `alias` is the
-    name that the client used, where that is an alias, and `others` the models of it that come after `card`.
+    alias that the client used, if any, and `others` are the alias's models after `card`.
     """
 
     owner: str
@@ -110,8 +110,8 @@ class RequestParser:
         return identity
 
     async def receive(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> ParsedRequest:
-        """Identify, read and route a call. Raises ProblemError, also while the gateway drains. Facts are written to the
-        trace as they become known.
+        """Identify the caller of a call, read its body and find its pool. Raises ProblemError, also while the gateway
+        drains. Facts are written to the trace as they become known.
         """
         if self.draining:
             raise problem_error(Reason.DRAINING)

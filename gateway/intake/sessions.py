@@ -1,12 +1,11 @@
 """Sessions: the agent's session that a call belongs to, its parent, and whether the call is its last.
 
 Clients name sessions in headers and fields of their own; the first of NAMES that a call has counts. A sub-agent is a
-session of its own, because it has a context of its own: where a client gives its sub-agents the id of the session that
-started them, the sub-agent's own id belongs to the name, and its parent is that session or another sub-agent of it.
+session of its own, because it has a context of its own: if a client gives its sub-agents the id of the session that
+started them, the session's name includes the sub-agent's own id, and its parent is that session or a sub-agent of it.
 
 The gateway keeps only an HMAC over the tenant and the name, because a session's name may grant access to the session.
-So two tenants never share a session, and no log has a client's name for one. The name only groups calls within one
-tenant.
+So two tenants never share a session, and no log has a session's name. A name only groups calls of one tenant.
 """
 
 import hmac
@@ -71,8 +70,8 @@ class Sessions:
 
 
 def session_name(headers: Headers, fields: Fields) -> SessionName | None:
-    """The session that a client says a call belongs to. None without a name of 1 to NAME_CHARS_MAX characters: it is
-    not looked for further, where the first that is given is none.
+    """The session that a client says a call belongs to. None without a name of 1 to NAME_CHARS_MAX characters; only the
+    first name that is given counts.
     """
     for header, read in HEADERS.items():
         if header in headers:
@@ -86,8 +85,8 @@ def session_name(headers: Headers, fields: Fields) -> SessionName | None:
 
 
 def beginning_name(fields: Fields) -> str | None:
-    """What stands for the session of a conversation without a name: how it begins. Each replica finds the same at each
-    turn, without a memory of those before. None: the call is no conversation.
+    """A name for a conversation without one, made from its beginning. Each replica finds the same name at each turn,
+    without a memory of earlier turns. None: the call is no conversation.
     """
     start = conversation_start(fields)
     return None if start is None else f"{BEGINNING}{blake2b(start, digest_size=HEX_CHARS // 2).hexdigest()}"

@@ -2,11 +2,11 @@
 
 A backend keeps responses in its own memory and returns them to any caller that knows their id. The gateway returns a
 response to its owner alone: for any other caller it does not exist. Nor does a response exist that the gateway has
-forgotten: it keeps `responses_max`, and forgets the least recently used.
+forgotten: it keeps `responses_max` responses, and forgets the least recently used.
 
-Where several processes share an order, a client may ask for a response at any of them. One that is made is told to all
-through the leader, which every follower reaches. One that is not known, because the process has restarted or was not
-told, is asked for at all others.
+Where several processes share an order, a client may ask for a response at any of them. A new response is announced to
+all through the leader, which every follower reaches. If a process does not know a response, because it has restarted or
+missed the announcement, it asks all others.
 """
 
 from collections import OrderedDict
@@ -27,8 +27,8 @@ ID_CHARS_MAX = 128
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
     """A response that a backend stores and that was made through this gateway. `owner` is the caller, even where the
-    tenant is the model. `context_tokens` are its prompt and its output tokens: the context of a response that continues
-    it. `alias` is the name that its client asked for, where that is not the model's own.
+    tenant is the model. `context_tokens` counts its prompt and output tokens: the context of a response that continues
+    it. `alias` is the name that its client asked for, if it is not the model's own name.
     """
 
     owner: str
@@ -53,7 +53,7 @@ class StoredResponses:
         others.services |= {"made": self._hear, "kept": self._known_here, "response": self._known_anywhere}
 
     def made(self, response_id: str, kept: StoredResponse) -> None:
-        """Store or update a response that a backend makes, and tell the others of it."""
+        """Store or update a response that a backend makes, and announce it to the other processes."""
         self.keep(response_id, kept)
         self._tell(response_id, kept)
 
@@ -71,7 +71,7 @@ class StoredResponses:
         self._responses[response_id] = kept
 
     async def fetch(self, response_id: str) -> None:
-        """Ask the process that may have made the response, if it is not known here."""
+        """If the response is not known here, ask the process that may have made it."""
         if response_id not in self._responses and len(response_id) <= ID_CHARS_MAX:
             with suppress(StoreUnavailable, StoreFull):  # then it is not found
                 ask = self._known_anywhere if self._others.is_leading else partial(self._others.ask_leader, "response")

@@ -1,1 +1,1 @@
-"""What a person sees of the gateway as it runs: the document of the live page and its stream."""
+"""The live page's view of the running gateway: its document and the stream of that document."""

@@ -1,11 +1,11 @@
-"""Bottleneck: which backend of a pool limits it, and how the backends compare, by the looks of the last minute.
+"""Bottleneck: which backend of a pool limits the pool, and how the backends compare, by the samples of the last minute.
 
-One look says little: a slot is free for some milliseconds between two requests, and a time per token moves with what
-runs. So what is said of a backend are medians of a minute, as far as a viewer was there.
+One sample says little: a slot is free for some milliseconds between two requests, and the time per token changes with
+the load. So backends are described by medians over a minute, as far as there was a viewer.
 
-The rule: where requests waited for a backend in most looks, the bottleneck is a backend that is not available in most
-of them; else, of those that took no more in most of them, the one that takes longest for a token, because each of its
-slots is held longest. A backend that takes SLOW_RATIO times as long for a token as the pool's median is slow.
+The rule: if requests waited for a backend in most samples, the bottleneck is a backend that was not available in most
+of these; else, of the backends that took no more requests in most of these, the one with the longest time per token,
+because each of its slots is held longest. A backend with SLOW_RATIO times the pool's median time per token is slow.
 """
 
 from collections import Counter, deque
@@ -42,7 +42,7 @@ class BackendsSeen:
         self._looks: dict[str, deque[_SeenBackend]] = {}
 
     def saw(self, backends: Mapping[str, LivePageBackend], *, waits: bool, now: float) -> None:
-        """Take in a look at all backends, as the live document has them. `waits`: a request waits for one of them."""
+        """Record a sample of all backends, as the live document has them. `waits`: a request waits for one of them."""
         self._looks = {backend_id: self._looks.get(backend_id) or deque() for backend_id in backends}
         for backend_id, shown in backends.items():
             looks, token_s, step_s = self._looks[backend_id], shown.step_measured_s, shown.step_s
@@ -52,7 +52,7 @@ class BackendsSeen:
                 looks.popleft()
 
     def compared(self) -> dict[str, Fields]:
-        """What compares the backends, by id."""
+        """The members of the live document that compare the backends, by backend id."""
         token_s = {
             backend_id: median(known) if (known := [look.token_s for look in looks if look.token_s]) else None
             for backend_id, looks in self._looks.items()
@@ -69,7 +69,7 @@ class BackendsSeen:
         }
 
     def bottleneck(self, compared: Mapping[str, Fields]) -> LivePageBottleneck | None:
-        """The backend that limits the pool, and why; None: none does."""
+        """The backend that limits the pool, and why; None: no backend does."""
         full = [backend_id for backend_id, each in compared.items() if (each["full_ratio"] or 0.0) > MOST]
         reasons = {backend_id: self._reason(backend_id) for backend_id in full}
         full = [backend_id for backend_id in full if reasons[backend_id] != DRAINING]

@@ -1,7 +1,7 @@
 """merge_patch: the JSON merge patch (RFC 7396) that turns one document into another.
 
-In such a patch null removes a member, so a member whose value becomes null is gone at the receiver: for the live
-document both mean that nothing is known. An object is a Struct or a dict.
+In such a patch null removes a member, so a member whose value becomes null is gone at the receiver: in the live
+document, both mean that the value is not known. An object is a Struct or a dict.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ def members_of(node: Object) -> Members:
 
 
 def merge_patch(before: Object, after: Object) -> Members:
-    """The patch; empty where both are equal."""
+    """The patch from `before` to `after`; empty where both are equal."""
     before, after = members_of(before), members_of(after)
     if before.keys() == after.keys():  # nearly always: what a tenant or a backend has
         patch: Members = {name: value for name, value in after.items() if value != before[name]}

@@ -1,8 +1,8 @@
-"""LiveDocument: makes all that the live page shows of the gateway now (schema.py).
+"""LiveDocument: makes the document with everything that the live page shows now (schema.py).
 
-It is made from the latest look at the schedulers (record.py), the calls that ended lately (ended.py) and the backends'
-polls. Making it takes some ten microseconds a tenant, so it is made in slices, with turns of the event loop between
-them. What takes a long window is computed anew only when that window has moved.
+The document is made from the latest samples of the schedulers (record.py), the calls that ended lately (ended.py) and
+the backends' polls. It takes some ten microseconds per tenant, so it is made in slices, with turns of the event loop
+between them. Values over a long window are computed anew only when that window has moved.
 """
 
 import asyncio
@@ -59,9 +59,9 @@ FOR_BACKENDS: Final = (Wait.NO_ROOM, Wait.BACKENDS_HELD, Wait.NO_BACKEND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The parts of a gateway that the live document is made from, besides the record. All are read anew each time.
-    `gaps` are by pool and tier; `pace_of` is how long a backend really takes for a token of one sequence, in seconds,
-    None where that is not known.
+    """The parts of a gateway from which the live document is made, besides its LiveRecord. All are read anew each time.
+    `gaps` are by pool and tier. `pace_of` gives the measured seconds per token of one sequence at a backend; None: not
+    known.
     """
 
     gateway: Callable[[], LivePageGateway]
@@ -128,8 +128,8 @@ class _Sums:
 
 
 class LiveDocument:
-    """The maker of the live document, which is all that the live page shows. Mutable: it keeps the shares of windows
-    that have not moved, and what was seen lately.
+    """The maker of the live document, which has everything that the live page shows. Mutable: it keeps the shares of
+    windows that have not moved, and recent samples.
     """
 
     def __init__(self, record: LiveRecord, sources: Sources) -> None:
@@ -139,7 +139,7 @@ class LiveDocument:
         self._lately: dict[str, _Lately] = {}  # by pool
 
     async def make(self) -> LivePageDocument:
-        """The document as of the latest looks."""
+        """The document as of the latest samples."""
         pools = {}
         for pool, record in list(self._record.pools.items()):
             if record.snapshot is not None:

@@ -47,8 +47,8 @@ class EndedRow(NamedTuple):
 
 class EndedChanges(NamedTuple):
     """The changes in one process's counts of ended calls since the position `since`. `refused` has all refusals by pool
-    and reason. `passed_on` has all calls that went on to another pool, by pool, alias and reason. `rows` are those of
-    tenants that have changed. The next query asks for what changes after `upto`.
+    and reason. `passed_on` has all calls that went on to another pool, by pool, alias and reason. `rows` has the rows
+    of tenants whose counts have changed. The next query asks for changes after the position `upto`.
     """
 
     since: int
@@ -78,7 +78,7 @@ class EndedCalls:
     """The latencies and refusals of the calls of one process that ended lately. Mutable; used on one loop."""
 
     def __init__(self, pool_of: Callable[[str], str | None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`pool_of` returns the pool of a model; `clock` seconds."""
+        """`pool_of` returns the pool of a model, and `clock` seconds."""
         self.clock = clock
         self._pool_of = pool_of
         self._rows: dict[Of, _EndedOfTenant] = {}
@@ -90,7 +90,7 @@ class EndedCalls:
         self._part = -1  # of refusals, in which all rows were last expired
 
     def ended(self, trace: CallTrace) -> None:
-        """A call has ended. One that found no pool is not counted, except where its key was refused."""
+        """A call has ended. A call without a pool is not counted, unless its key was refused."""
         if trace.tenant_id is None and trace.status in KEY_REFUSED:
             self._count(self._refused, NO_POOL, str(trace.status))
         if trace.tier_id is None or trace.tenant_id is None:
@@ -199,11 +199,11 @@ class EndedEverywhere:
         self.told(OWN, self._own.changes(self.since(OWN)))
 
     def since(self, member: str) -> int:
-        """From where on this member is to be asked."""
+        """The position from which this member has to be asked."""
         return self._told[member].upto if member in self._told else 0
 
     def told(self, member: str, changes: EndedChanges) -> None:
-        """What has changed at this member."""
+        """Apply the changes that this member has sent."""
         rows = self._rows.setdefault(member, {})
         if not changes.since:  # all that it has: it may be another process of that name
             rows.clear()
@@ -238,7 +238,7 @@ class EndedEverywhere:
         return summed(row.refused for row in self._of((pool, tenant_id)))
 
     def refused_tenants(self, pool: str) -> Collection[str]:
-        """The tenants of which any call was refused."""
+        """The tenants that had a call refused in the last minute."""
         told = (row for rows in self._rows.values() for row in rows.values())
         return {row.tenant for row in told if row.pool == pool and row.refused}
 

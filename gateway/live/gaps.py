@@ -1,8 +1,8 @@
-"""LiveGaps: the service gap of each tier of one pool as people are told of it, and why there may be none.
+"""LiveGaps: the service gap of each tier of one pool for the live document, and why there may be none.
 
-A gap is between two tenants that both wait throughout an interval: VTC bounds it for such alone (Sheng et al., OSDI
-2024, Theorem 4.4). Tenants whose queues empty between two requests both have something queued at most looks, and yet
-have no gap. What was seen last is said for KEPT_S, so that the answer does not change with each look.
+A gap is between two tenants that both wait throughout an interval: VTC bounds the gap only for such tenants (Sheng et
+al., OSDI 2024, Theorem 4.4). If the queues of two tenants run empty between requests, both have requests queued in most
+samples, but no gap. The latest result is shown for KEPT_S, so that it does not change with each sample.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class LiveGaps:
         self._tiers: dict[str, _SeenTier] = {}
 
     def saw(self, gaps: Mapping[str, TierGap], waiting: Mapping[str, int], now: float) -> None:
-        """Take in the gaps that were measured last, and how many tenants of every tier wait."""
+        """Record the latest measured gaps, and the number of waiting tenants in each tier."""
         self._tiers = {tier_id: self._tiers.get(tier_id) or _SeenTier() for tier_id in waiting}
         for tier_id, count in waiting.items():
             seen, gap = self._tiers[tier_id], gaps.get(tier_id)
@@ -43,7 +43,7 @@ class LiveGaps:
                 seen.two_at = now
 
     def shown(self, tier_id: str, now: float) -> dict[str, Any]:
-        """The members of a tier in the live document."""
+        """The gap's members of a tier in the live document."""
         seen = self._tiers.get(tier_id) or _SeenTier()
         since = now - KEPT_S
         if seen.gap is not None and seen.gap_at >= since:

@@ -1,7 +1,7 @@
-"""GroupPart: what the administrator of a group sees of the live document, which is its group and its tenants.
+"""GroupPart: the part of the live document that the administrator of a group sees: its group and its tenants.
 
-It is made of the members that are named here. So whatever else the document gains stays out of it: other groups and
-tenants, tiers, backends, processes, and sums over a pool.
+The part has only the members that are named here. So other groups and tenants, tiers, backends, processes, sums over a
+pool, and all future members stay out of it.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class GroupPart:
     group: str
 
     def of(self, whole: LivePageDocument) -> LiveGroupDocument:
-        """The pools that any tenant of the group uses; it shares members with the whole."""
+        """The group's part of the document: the pools that its tenants use. It shares members with the whole."""
         pools = {name: self._pool(pool) for name, pool in whole.pools.items()}
         shown = {name: pool for name, pool in pools.items() if pool.tenants}
         return LiveGroupDocument(at=whole.at, group=self.group, pools=shown)

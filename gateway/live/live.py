@@ -1,8 +1,8 @@
 """Live: the parts of one process that make the live document, and stream it.
 
-The process that leads makes the document; it knows every tenant's service, queue and limits. What is known only where a
-call ends, latencies and refusals, it asks of the others. A process that follows asks the leader for the document, and
-streams it to its own viewers.
+The process that leads makes the document; it knows every tenant's service, queue and limits. It asks the others for
+latencies and refusals, which are known only in the process where a call ends. A process that follows asks the leader
+for the document, and streams it to its own viewers.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ _CHANGES: Final = msgspec.msgpack.Decoder(EndedChanges)
 
 class Live:
     """The parts of one process that make the live document and stream it to viewers. Made on the loop before the parts
-    that it observes: `record` watches the metrics' looks, `ended` is a meter of calls. `connect` it when all are there;
-    stop its `feed`.
+    that it observes: `record` gets the metrics' samples, `ended` is a meter of calls. Call `connect` when all parts
+    exist; at the end, stop `feed`.
     """
 
     def __init__(self, pool_of: Callable[[str], str | None], others: Others) -> None:
@@ -61,8 +61,8 @@ class Live:
         measure_gaps: Callable[[float], Awaitable[None]],
         make_sources: Callable[[EndedEverywhere], Sources],
     ) -> None:
-        """`dispatchers` are those whose Schedulers run in this process. `measure_gaps` has service gaps measured,
-        unless the latest are younger than so many seconds.
+        """`dispatchers` gives the Dispatchers whose Schedulers run in this process, by pool. `measure_gaps(s)` measures
+        service gaps anew, unless the latest are younger than `s` seconds.
         """
         self._dispatchers = dispatchers
         self._measure_gaps = measure_gaps

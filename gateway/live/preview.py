@@ -2,7 +2,7 @@
 
 The shares are those that tenants are due by weighted max-min fairness (policies/fairness/fair_shares.py) in the last
 minute, once with the present settings and once with the changed ones. A backlogged tenant asks for everything; any
-other asks for the service that it got, and would get no more with a larger weight.
+other tenant asks for the service that it got, and would get no more with a larger weight.
 """
 
 from collections.abc import Callable, Mapping
@@ -64,7 +64,7 @@ def preview(
     edit: WeightEdit,
     groups: Mapping[str, GroupWeight] = NO_GROUPS,
 ) -> PoolPreview:
-    """The effects of the edit on this pool of the live document. `tier_weights` and `groups` are complete."""
+    """The effects of the edit on this pool. `tier_weights` and `groups` have all present tiers and groups."""
     tenants = pool.tenants
     weights = {tier_id: tier.weight for tier_id, tier in pool.tiers.items()}
     weights = {**{tenant.tier: 1.0 for tenant in tenants.values()}, **tier_weights, **weights}

@@ -1,7 +1,7 @@
-"""RecentCounts: how often each of a few things happened lately, in parts of equal time, of which the oldest leave.
+"""RecentCounts: how often each of a few events happened lately, in equal parts of time; old parts are dropped.
 
 `quantiles` reads counts of latencies. These are counted in buckets that grow by a fourth of an octave, so a quantile is
-wrong by at most 9 %. Most buckets are empty and not kept: the latencies of one tenant take about a kilobyte.
+wrong by at most 9 %. Empty buckets, which are most, are not kept: the latencies of one tenant take about a kilobyte.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class RecentCounts(Generic[K]):
-    """Counts of events, by what happened, over the last few time intervals of equal length, called parts. Mutable; the
+    """Counts of events, by kind of event, over the last few time intervals of equal length, called parts. Mutable; the
     number of the present part only grows.
     """
 
@@ -30,7 +30,7 @@ class RecentCounts(Generic[K]):
         self._parts: list[tuple[int, dict[K, int]]] = []  # by number, the oldest first
 
     def count(self, what: K, part: int) -> None:
-        """It has happened once more, in this part."""
+        """Count one more event of this kind in this part."""
         self.expire(part)
         if not self._parts or self._parts[-1][0] != part:
             self._parts.append((part, {}))
@@ -51,7 +51,7 @@ class RecentCounts(Generic[K]):
 
 
 def summed(many: Iterable[Mapping[K, int]]) -> dict[K, int]:
-    """The counts of all together."""
+    """The sum of these counts, by kind of event."""
     total: dict[K, int] = {}
     for counts in many:
         for what, count in counts.items():
@@ -65,8 +65,8 @@ def bucket_of(seconds: float) -> int:
 
 
 def quantiles(counts: Mapping[int, int], of: Sequence[float]) -> tuple[float, ...] | None:
-    """These quantiles of latencies in seconds, ascending, each the geometric middle of its bucket; None: nothing was
-    counted.
+    """The quantiles `of` (ascending) of these latencies in seconds, each as the geometric middle of its bucket; None:
+    no latency was counted.
     """
     if not counts:
         return None

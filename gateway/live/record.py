@@ -1,8 +1,8 @@
-"""LiveRecord: what is kept of every pool for the live document: windows of service, and the latest look at it.
+"""LiveRecord: the windows of service and the latest sample of every pool, for the live document.
 
 The windows are kept all the time, so that a page that is opened shows the last 15 minutes at once. Without a viewer
-they are read every few seconds, from the looks at every tenant that the metrics take anyhow
-(observability/metrics/scheduler_metrics.py); nothing else is kept. For a viewer the record takes looks of its own.
+they are read every few seconds, from the samples of every tenant that the metrics take anyway
+(observability/metrics/scheduler_metrics.py); nothing else is kept. For a viewer the record takes its own samples.
 """
 
 import asyncio
@@ -34,19 +34,19 @@ class Reading:
             window.begin(now)
 
     def saw(self, views: Mapping[str, TenantView]) -> None:
-        """Some of the pool's tenants."""
+        """Show some of the pool's tenants to the windows."""
         for window in self._windows:
             window.saw(views)
 
     def ended(self) -> None:
-        """All tenants were seen."""
+        """All tenants were shown."""
         for window in self._windows:
             window.end()
         self._record.reading = None
 
 
 class PoolRecord:
-    """The record of one pool for the live document: its service windows, and the latest look at it. Mutable."""
+    """The record of one pool for the live document: its service windows, and the latest sample of it. Mutable."""
 
     def __init__(self) -> None:
         self.windows = tuple(ServiceWindow(length_s, bucket_s) for length_s, bucket_s in WINDOWS_S)
@@ -57,8 +57,8 @@ class PoolRecord:
         self.reading: Reading | None = None
 
     def begin(self, now: float, *, at_least_s: float = 0.0) -> Reading | None:
-        """Begin to read the windows that are due at `now`, in seconds, and were read no later than `at_least_s` before.
-        None: there are none, or a reading goes on.
+        """Begin to read the windows that are due at `now` (in seconds) and whose last reading is at least `at_least_s`
+        old. None: there are none, or a reading is still going on.
         """
         due = [window for window in self.windows if window.is_due(now, at_least_s)]
         if not due or self.reading is not None:
@@ -67,7 +67,7 @@ class PoolRecord:
         return self.reading
 
     async def look(self, dispatcher: Dispatcher) -> None:
-        """Look at the pool for a viewer, with turns of the event loop between slices of its tenants."""
+        """Sample the pool for a viewer, with turns of the event loop between slices of its tenants."""
         snapshot = dispatcher.snapshot(())
         await asyncio.sleep(0)
         reading = self.begin(snapshot.now)
@@ -85,7 +85,7 @@ class PoolRecord:
         self.snapshot, self.tenants = snapshot, found
 
     def unwatched(self) -> None:
-        """No viewer is left: only the windows stay."""
+        """No viewer is left: keep only the windows."""
         self.snapshot, self.tenants = None, {}
 
 
@@ -97,7 +97,7 @@ class LiveRecord:
         self._wanted_until = float("-inf")
 
     def look(self, pool: str, snapshot: Snapshot) -> Reading | None:
-        """What takes in a look of the metrics; None where it would be of no use, or a viewer has its own."""
+        """A Reading for a sample of the metrics; None if no window is due, or if a viewer causes samples anyway."""
         if snapshot.now < self._wanted_until:
             return None
         record = self._record(pool)
@@ -105,10 +105,10 @@ class LiveRecord:
         return record.begin(snapshot.now, at_least_s=UNSEEN_BUCKET_S)
 
     async def looked(self) -> None:
-        """Nothing is to be done."""
+        """Does nothing: a LookWatch needs this method."""
 
     async def look_for_viewer(self, dispatchers: Mapping[str, Dispatcher]) -> None:
-        """Look at all pools now."""
+        """Sample all pools now."""
         self._wanted_until = asyncio.get_running_loop().time() + WANTED_S
         for pool, dispatcher in list(dispatchers.items()):
             try:
@@ -118,7 +118,7 @@ class LiveRecord:
                 raise
 
     def replaced(self) -> None:
-        """The Schedulers are other ones, which count from zero."""
+        """The Schedulers were replaced by new ones, which count from zero."""
         self.pools.clear()
 
     def _record(self, pool: str) -> PoolRecord:

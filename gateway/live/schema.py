@@ -1,7 +1,6 @@
 """The live document: one tree of Structs, which document.py fills, the stream encodes, and OpenAPI shows.
 
-A follower decodes the document of its leader, which may be of the version before: a member that is added needs a
-default.
+A follower decodes the document of its leader, which may have an older version: a new member needs a default.
 """
 
 from enum import StrEnum
@@ -51,9 +50,9 @@ class ClusterMember(Struct, frozen=True):
 
 
 class ClusterView(Struct, frozen=True):
-    """The cluster as the process `name` sees it. `leader` null: it knows of none. `standalone`: it has neither a leader
-    nor Redis, and leads itself within its part of every limit. `elections`: how often it began to lead. `round_trip_s`:
-    of its last ping to the leader; null at the leader.
+    """The cluster as the process `name` sees it. `leader` null: it knows no leader. `standalone`: it reaches neither a
+    leader nor Redis, and leads only itself, within its part of every limit. `elections`: how often it began to lead.
+    `round_trip_s`: the time of its last ping to the leader; null at the leader.
     """
 
     name: str
@@ -68,7 +67,7 @@ class ClusterView(Struct, frozen=True):
 
 class LivePageGateway(Struct, kw_only=True):
     """The gateway process that made the live document. `embedded_engine`: it serves its own simulated engine. `demo`:
-    demo tenants run; null: this gateway cannot have them.
+    demo tenants run; null: this gateway cannot run them.
     """
 
     name: str
@@ -83,8 +82,8 @@ class LivePageMember(Struct, kw_only=True):
     service of the pool in the last 10 s, minute and 15 minutes; `due`: the part that it should have by weights, where
     tenants whose queue stayed full for less than half of the window are due what they got. `asks`: the part that its
     tenants ask for, null: all there is; `by_weight`: the part that weights alone would give it beside the tiers, or
-    groups of its tier, that were served or waited. `due_by`: why `due` is due, because it is all that is asked for
-    (`asks`), or because weights give no more beside what others ask for (`weight`).
+    groups of its tier, that were served or waited. `due_by`: why `due` is not larger: its tenants ask for no more
+    (`asks`), or weights give no more beside the demands of others (`weight`).
     """
 
     weight: float
@@ -99,10 +98,10 @@ class LivePageMember(Struct, kw_only=True):
 
 class LivePageTier(LivePageMember, kw_only=True):
     """A tier of a pool. `gap`: by how much the service over weight of two tenants that wait throughout an interval
-    differs, as measured `gap_age_s` seconds ago; `bound`: what the policy guarantees for it; `jain`: Jain's index.
-    Null: not known, or not guaranteed. `gap_state`, of the last minute: it was `measured`; two waited at once, but the
-    queue of one of them emptied in between, so that nothing is guaranteed between them (`not_throughout`); `one_waits`;
-    `none_waits`. A tenant at its own limit does not wait in this sense.
+    differs, as measured `gap_age_s` seconds ago; `bound`: the largest gap that the policy guarantees; `jain`: Jain's
+    index. Null: not known, or not guaranteed. `gap_state`, of the last minute: it was `measured`; two waited at once,
+    but the queue of one of them emptied in between, so that nothing is guaranteed between them (`not_throughout`);
+    `one_waits`; `none_waits`. A tenant at its own limit does not wait in this sense.
     """
 
     gap: float | None
@@ -129,9 +128,9 @@ class LivePageWorkingSet(Struct, kw_only=True):
 
 
 class LivePageSession(Struct, kw_only=True):
-    """A session of an agent, in its `state` since `since_at`. One that is `held` waits until `needs_tokens` have room
-    in a KV pool, in that of `backend` where that likely has its context still, until about `until_at` at the latest;
-    null: it is not held. Both are seconds since 1970. `parent`: the session that has started it.
+    """A session of an agent, in its `state` since `since_at`. A `held` session waits until `needs_tokens` have room in
+    a KV pool (that of `backend`, if it probably still has the context), until about `until_at` at the latest; null: it
+    is not held. Both are seconds since 1970. `parent`: the session that started it.
     """
 
     id: str
@@ -149,7 +148,7 @@ class LivePageSession(Struct, kw_only=True):
 class LivePageSessions(Struct, kw_only=True):
     """The sessions of a pool's agents. `holding`: turns wait where their contexts have no room. `demand_tokens`: the
     working sets of all backends, and the contexts of turns that are held. `recomputed_ratio`: of the prompt tokens that
-    their backends had computed before, since start, the part that was computed again; null: there were none.
+    their backends had computed before, the part that was computed again, since start; null: there were no such tokens.
     """
 
     holding: bool
@@ -163,17 +162,17 @@ class LivePageSessions(Struct, kw_only=True):
 
 class LivePageBackend(Struct, kw_only=True):
     """A backend of a pool. `tokens`: KV tokens that are reserved. `queued_there`: requests that wait inside the server,
-    as it reports. `step_s`: predicted time of a step in which all that runs there decodes; `step_measured_s`: measured
-    time per token of a sequence. `bound_by`: what keeps one more request out; null: it has room. `reserved`: what is
-    free there is reserved for tiers, whose slots are in `reserves`.
+    as it reports. `step_s`: predicted time of a step in which all its running requests decode; `step_measured_s`:
+    measured time per token of a sequence. `bound_by`: the limit that keeps one more request out; null: it has room.
+    `reserved`: its free room is reserved for tiers, whose slots are in `reserves`.
 
     `size`: where `requests_limit` is from. `unavailable_since`: in seconds since 1970, as this process saw it; null: it
     is available, or is only being drained.
 
     Of the last minute, as far as a page was open: `token_s`: the median of the measured time per token of a sequence;
     `step_error_ratio`: the median of predicted over measured; `slow_ratio`: `token_s` over the (lower) median of the
-    pool's backends; `full_ratio`: in which part of the looks at which requests waited for a backend it took no more.
-    Null: not known, or none waited.
+    pool's backends; `full_ratio`: of the samples in which requests waited for a backend, the part in which it took no
+    more. Null: not known, or no request waited.
     """
 
     available: bool
@@ -201,9 +200,9 @@ class LivePageBackend(Struct, kw_only=True):
 
 class LivePageBottleneck(Struct, kw_only=True):
     """The backend that limits a pool. A pool has one only if requests waited for a backend in most of the last minute's
-    looks. It is one that was not available in most of them; otherwise, of those that took no more in most of them
-    (`full`), the one that takes longest for a token. `bound_by`: why it takes no more, mostly. `slow_ratio`: how many
-    times as long as the pool's median it takes for a token; null: below 2, it is not slow.
+    samples. It is a backend that was not available in most of them; otherwise, of the backends that took no more
+    requests in most of them (`full`), the one with the longest time per token. `bound_by`: the limit that most often
+    kept requests out. `slow_ratio`: its time per token over the pool's median; null: below 2, it is not slow.
     """
 
     backend: str
@@ -213,13 +212,13 @@ class LivePageBottleneck(Struct, kw_only=True):
 
 
 class LivePageTenant(Struct, kw_only=True):
-    """A tenant in a pool. `share`, `due`, `by_weight` and `due_by` are as of a tier; `limit`: it got all that it may
-    ask for at its own limit, or its group's, in flight. `backlogged`: it asked for all there is, in each window, else
-    for its `share`. `service_per_s` and `output_tokens_per_s` are of the last 10 s; `ttft_s` and `tpot_s` the median
-    and the 99th percentile of streams that ended in the last 15 minutes; `cached_ratio` the part of prompts that was
-    cached, and `attainment_ratio` that of requests with an envelope which were in time throughout, of the last 15
-    minutes; `refused` calls of the last minute, `refused_by` reason. `waits`: why its oldest request waits. `sessions`:
-    its agents', at most 16 of them: those that are held, the next one first, then those that were used last.
+    """A tenant in a pool. `share`, `due`, `by_weight` and `due_by` are as for a tier; `due_by` can also be `limit`: the
+    in-flight limit of the tenant or its group allows no more. `backlogged`: whether it asked for everything, in each
+    window; else it asked for its `share`. `service_per_s` and `output_tokens_per_s` are of the last 10 s; `ttft_s` and
+    `tpot_s` the median and the 99th percentile of streams that ended in the last 15 minutes; `cached_ratio` is the
+    cached part of prompts, and `attainment_ratio` the part of requests with an envelope that were in time throughout,
+    in the last 15 minutes; `refused` calls of the last minute, `refused_by` reason. `waits`: why its oldest request
+    waits. `sessions`: at most 16 of its agents' sessions: held ones, the next one first, then those used last.
     `session_states` counts all of them by state.
     """
 
@@ -256,8 +255,8 @@ class LivePageGroup(LivePageMember, kw_only=True):
 class LivePagePool(Struct, kw_only=True):
     """A pool. `policy`: the fairness policy. `tokens_per_s`: tokens of prompts and answers served in the last 10 s.
     `refused` by reason, and `passed_on` to another model by alias and reason: calls of the last minute. `bottleneck`
-    null: no backend limits the pool. `tenants`: those with anything queued, running, or served within 15 minutes, or
-    refused within one; `groups`: the groups of these. `sessions` null: agents' turns are never held in this pool.
+    null: no backend limits the pool. `tenants`: those with requests that are queued, running, served within 15 minutes,
+    or refused within one minute; `groups`: their groups. `sessions` null: turns are never held in this pool.
     """
 
     policy: str
@@ -276,10 +275,10 @@ class LivePagePool(Struct, kw_only=True):
 
 
 class LivePageDocument(Struct, kw_only=True):
-    """All that the live page shows now. `at`: seconds since 1970. `keys_refused`: calls of the last minute without a
-    key or with one that is not valid, which count for no tenant. As `text/event-stream`: an event `state` with this
-    document, then once a second an event `patch` with what has changed, a JSON merge patch (RFC 7396): null removes a
-    member, which is the same as null.
+    """Everything that the live page shows now. `at`: seconds since 1970. `keys_refused`: calls of the last minute
+    without a key or with one that is not valid, which count for no tenant. As `text/event-stream`: an event `state`
+    with this document, then once a second an event `patch` with the changes, a JSON merge patch (RFC 7396): null
+    removes a member, and a missing member means the same as null.
     """
 
     at: float
@@ -290,7 +289,7 @@ class LivePageDocument(Struct, kw_only=True):
 
 
 class LiveGroupPool(Struct, kw_only=True):
-    """The state of one pool for one group. `queued`, `in_flight` and `oldest_wait_s` are of the group's tenants.
+    """The state of one pool for one group. `queued`, `in_flight` and `oldest_wait_s` are over the group's tenants.
     `groups`: the group itself.
     """
 

@@ -1,8 +1,8 @@
-"""Shares of the service of a pool in each window: what every tenant and tier got, and what it was due.
+"""Shares of a pool's service in each window: the share that every tenant and tier got, and its due share.
 
-What a tenant is due is its weighted max-min share (policies/fairness/fair_shares.py): one whose queue stayed full
-for at least half of the window asks for all there is, any other for what it got. Beside it stands what its weight alone
-would give it, if all that were served or waited in the window asked for all there is.
+A tenant is due its weighted max-min share (policies/fairness/fair_shares.py): a tenant whose queue stayed full for at
+least half of the window asks for everything, any other tenant for the service that it got. A second share is by weight
+alone: as if all tenants that were served or waited in the window asked for everything.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class ShareParts:
     """None: all there is."""
 
     def due_by(self, name: str) -> str:
-        """Why it is due what it is due."""
+        """Why this member's due share is not larger (`asks` or `weight`)."""
         asks = self.asks.get(name, 0.0)
         return WEIGHT if asks is None or self.due.get(name, 0.0) < asks - ROUNDING else ASKS
 
@@ -52,8 +52,8 @@ def shares_of(
     tier_weights: Mapping[str, float],
     group_weights: Mapping[str, float] = NO_WEIGHTS,
 ) -> WindowShares:
-    """The shares of these tenants, whose tiers are all in `tier_weights`; what one that is gone got is left out. A
-    group that is not in `group_weights` has just been removed, and counts as none.
+    """The shares of these tenants, whose tiers are all in `tier_weights`; the service of removed tenants is left out. A
+    group that is not in `group_weights` has just been removed, and counts as no group.
     """
     waited_s_min = window.covered_s / 2
     services: dict[str, float] = {}

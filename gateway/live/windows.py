@@ -1,10 +1,10 @@
-"""ServiceWindow: what each tenant of one pool was served, and how long it waited, in the last seconds or minutes.
+"""ServiceWindow: the service that each tenant of one pool got, and how long it waited, in the last seconds or minutes.
 
-The totals of all tenants are read at intervals. A bucket has what was added between two readings, for those tenants
-alone that it changed for; the sum of a window's buckets is kept. So a reading takes time in proportion to the tenants,
-and memory is for tenants that were served or waited within the window.
+The totals of all tenants are read at intervals. A bucket has the increase between two readings, only for tenants whose
+totals changed; the sum of a window's buckets is kept. So a reading takes time in proportion to the tenants, and memory
+is for tenants that were served or waited within the window.
 
-A reading is inlined for speed: with a thousand tenants it is a tenth of what the live document costs.
+A reading is inlined for speed: with a thousand tenants it takes a tenth of the time of the live document.
 """
 
 from collections import deque
@@ -27,8 +27,8 @@ _Totals = tuple[float, int, int, int, int, int, int]  # the last one is the numb
 
 
 class ServiceWindow:
-    """The service, tokens and waiting time of each tenant of one pool in the last seconds or minutes. Mutable: `begin`
-    a reading, show it all tenants (`saw`), `end` it.
+    """The service, tokens and waiting time of each tenant of one pool in the last seconds or minutes. Mutable: a
+    reading calls `begin`, then `saw` with all tenants, then `end`.
     """
 
     def __init__(self, length_s: float, bucket_s: float) -> None:
@@ -45,15 +45,15 @@ class ServiceWindow:
         self._now = 0.0
 
     def is_due(self, now: float, at_least_s: float = 0.0) -> bool:
-        """Whether the last reading is a bucket ago, and at least so many seconds; a tenth less, for readings at the
-        same interval. The first buckets are a tenth of what they cover, so that a young window is as fresh.
+        """Whether the last reading was a bucket ago, and at least `at_least_s` seconds; a tenth less, for readings at
+        the same interval. The first buckets are a tenth of the covered time, so that a young window is as fresh.
         """
         bucket_s = min(self._bucket_s, max(FIRST_BUCKET_S, self.covered_s / 10))
         return self._read_at is None or now - self._read_at >= 0.9 * max(bucket_s, at_least_s)
 
     @property
     def covered_s(self) -> float:
-        """Seconds that the buckets cover."""
+        """The number of seconds that the buckets cover."""
         return self._buckets[-1][1] - self._buckets[0][0] if self._buckets else 0.0
 
     def begin(self, now: float) -> None:
@@ -66,7 +66,7 @@ class ServiceWindow:
             self._buckets.append((self._read_at, now, {}))
 
     def saw(self, views: Mapping[str, TenantView]) -> None:
-        """The totals of some tenants. One that was not there before has got all of them since the last reading."""
+        """Take the totals of some tenants. All totals of a new tenant count as received since the last reading."""
         before, seen, sums = self._before, self._seen, self.amounts
         bucket = self._buckets[-1][2] if self._buckets else {}
         is_first, elapsed_s = self._read_at is None, self._now - (self._read_at or 0.0)
@@ -91,7 +91,7 @@ class ServiceWindow:
                 _add(amounts, added)
 
     def end(self) -> None:
-        """All tenants were seen: those that are gone are forgotten."""
+        """All tenants were shown: forget tenants that are gone."""
         self._before, self._seen, self._read_at = self._seen, {}, self._now
         self.readings += 1
 

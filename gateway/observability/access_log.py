@@ -8,14 +8,14 @@ from gateway.observability.line_log import LineLog
 class AccessRecord(TypedDict):
     """The access log's record of one finished request. `ts` is the Unix time in seconds of its arrival.
 
-    A time is None where its event never happened. `client` is the address that it came from, behind trusted proxies.
-    `model` is the one that serves the call, `alias` the name that the client used, where that is an alias. A `shadow`
-    is a copy of a call, made for an alias: no tenant is charged for it. For an answered request with an SLO envelope:
-    `ttft_met` and `tpot_met`, the targets that it met (TPOT counted from the first token; a target that is not set is
-    met); `envelope_met`, whether every token was in time; `tokens_in_time`, how many tokens were. `cost` is by the
-    price list of the model, as exact decimal text; None where there is none. `estimated`: the gateway estimated token
-    counts that the backend did not report. `overstated`: the backend reported more than the call can use, and the most
-    that it can is counted.
+    A time is None where its event never happened. `client` is the client's address, also behind trusted proxies.
+    `model` is the model that serves the call, `alias` the alias that the client used, if any. A `shadow` is a copy of a
+    call, made for an alias: no tenant is charged for it. For an answered request with an SLO envelope: `ttft_met` and
+    `tpot_met`, whether it met these targets (TPOT counted from the first token; a target that is not set is met);
+    `envelope_met`, whether every token was in time; `tokens_in_time`, how many tokens were. `cost` is by the price list
+    of the model, as exact decimal text; None where there is no price. `estimated`: the gateway estimated token counts
+    that the backend did not report. `overstated`: the backend reported more than the call can use, and only the most
+    that it can use is counted.
     """
 
     ts: float

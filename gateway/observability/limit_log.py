@@ -1,7 +1,7 @@
 """LimitLog: log lines about the limits of backends: the source of a learnt size, and a limit that makes requests wait.
 
-There is one line when waiting begins and one when it is over, not one for each look. A limit that binds at intervals of
-less than QUIET_S counts as binding throughout.
+There is one line when waiting begins and one when it is over, not one for each sample. A limit that binds at intervals
+of less than QUIET_S counts as binding throughout.
 """
 
 import logging

@@ -28,7 +28,7 @@ class LineLog(Batches[Record]):
         writes_lines: bool = False,
     ) -> None:
         """`path` is a file to append to, or "-" for standard output. Raises OSError where it cannot be opened.
-        `writes_lines`: other processes write there, too, so each line is a write of its own, which a pipe keeps whole.
+        `writes_lines`: other processes write there, too, so each line is one write, which a pipe keeps whole.
         """
         self._writes_lines = writes_lines
         self._path = path

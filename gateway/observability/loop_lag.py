@@ -1,6 +1,6 @@
 """LoopLag: the delay of the event loop, which adds to the latency of every call.
 
-A timer every INTERVAL_S observes by how many seconds it fires late.
+A timer fires every INTERVAL_S; the seconds by which it is late are observed.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ INTERVAL_S: Final = 0.1
 
 
 class LoopLag:
-    """A measurement of the delay of the loop on which it is made. Mutable; `start` it, `stop` it."""
+    """A measurement of the delay of the loop on which it is made. Mutable; call `start`, and `stop` at the end."""
 
     def __init__(self, into: Histogram) -> None:
         self._loop = asyncio.get_running_loop()

@@ -25,15 +25,15 @@ class CallTrace:
     """The facts of one call for logs, traces and metrics, gathered while it runs. Times are of time.perf_counter, in
     seconds, except `arrived_at`: Unix time.
 
-    `client` is the address of the client, behind trusted proxies. `model` is the one that serves the call, and `alias`
-    the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun; `pauses`
-    are the causes and seconds of its interruptions that are over. `not_continued` is in what the next backend differed,
-    where none served the same model. `answer_id` is set where the API has answers to fetch later. `cors` are the CORS
-    headers of the response. `usage_max` is the most that the call can use, by what it asks for; None: not known. A
-    backend that reported more has `overstated` it, and the most is charged. `passed_on` are the models of the alias
-    that did not serve the call, and why it went on from each. `rate_limits` returns the present state of the tenant's
-    limits; None: it has no limits. `spans` is set for a call that OpenTelemetry samples. For any other, `traceparent`
-    is the header for the backend, None where the client's own is passed on.
+    `client` is the address of the client, also behind trusted proxies. `model` is the model that serves the call, and
+    `alias` the alias that the client used, if any. `is_resumable` is set for a stream that has begun; `pauses` are the
+    causes and seconds of its interruptions that are over. `not_continued` names the difference of the next backend's
+    model, if no backend served the same model. `answer_id` is set if the API can fetch answers later. `cors` are the
+    CORS headers of the response. `usage_max` is the most that the call's parameters allow; None: not known.
+    `overstated`: a backend reported more usage, and this most is charged. `passed_on` has the models of the alias that
+    did not serve the call, each with the reason. `rate_limits` returns the present state of the tenant's limits; None:
+    it has no limits. `spans` is set for a call that OpenTelemetry samples. For any other call, `traceparent` is the
+    header for the backend; None: the client's own header is passed on.
     """
 
     endpoint: str
@@ -117,14 +117,14 @@ class CallTrace:
             self.interruption = None
 
     def over(self, outcome: Outcome) -> None:
-        """Set the outcome of a dispatched call. A failure before the first output token is free."""
+        """Set the outcome of a dispatched call. A failure before the first output token costs nothing."""
         self.outcome = outcome
         if outcome is Outcome.BACKEND_FAILED and self.usage is not None and not self.usage.output_tokens:
             self.usage = None
 
     @property
     def trace_id(self) -> str | None:
-        """The id of the call's trace (W3C Trace Context), in hexadecimal digits; None: it has none of its own."""
+        """The id of the call's trace (W3C Trace Context), in hexadecimal digits; None: the call has no own trace."""
         header = self.traceparent if self.spans is None else self.spans.traceparent
         return None if header is None else header.split("-")[1]
 

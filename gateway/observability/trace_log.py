@@ -1,9 +1,9 @@
 """Trace log: the gateway's own traffic for `fairlead simulate run`, with the arrival, size and tenant of each call.
 
 One JSON line per admitted call, written when the call has ended (so lines are in order of ends), in the format that
-gateway/simulate/trace/formats.py reads. It has no text and no key: a prompt is a number of tokens and hashes of its
-leading blocks, which show which prompts begin alike. A reader that can guess the first kilobyte of a prompt can verify
-the guess with them.
+gateway/simulate/trace/formats.py reads. The log has no text and no key: a prompt is a number of tokens and hashes of
+its leading blocks, which show which prompts begin alike. A reader that can guess the first kilobyte of a prompt can
+verify the guess by these hashes.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ RECORDS_MAX = 10_000  # that wait for the disk; each may hold some hundred hashe
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that would triple what making one costs
 class TraceRecord:
-    """The trace log's record of one call. `arrival_s` is Unix time in seconds. `outcome` is how it ended, or the reason
-    of its rejection. Prompt tokens are the backend's count, or an estimate where it reported none. Output tokens are
-    those produced: 0 for a rejected call.
+    """The trace log's record of one call. `arrival_s` is Unix time in seconds. `outcome` is how the call ended, or the
+    reason of its rejection. Prompt tokens are the backend's count, or an estimate where it reported none. Output tokens
+    are the produced tokens; 0 for a rejected call.
     """
 
     arrival_s: float

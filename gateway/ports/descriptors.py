@@ -1,4 +1,4 @@
-"""Descriptors: a log line when file descriptors are short, so that the ports accept no connection (ports/listener.py).
+"""Descriptors: a log line when file descriptors are short. The ports then accept no connection (ports/listener.py).
 
 Clients then only see that connections take long, and metrics cannot be read where each read is a connection.
 """

@@ -1,6 +1,6 @@
 """Error connection: an aiohttp connection on which the port answers errors in its own format.
 
-aiohttp's own pages for bad HTTP and for failed handlers repeat the client's input.
+This is needed because aiohttp's own pages for bad HTTP and failed handlers repeat the client's input.
 """
 
 from typing import Protocol, runtime_checkable

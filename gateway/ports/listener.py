@@ -6,10 +6,10 @@ before the gateway could know their tenants and use the fair queue. So a turn in
 waiting connections.
 
 Without a free file descriptor, uvloop (libuv) accepts a connection and closes it at once, and other loops try again in
-every turn. Here accepting pauses while descriptors are short, and `pause` is for other reasons. Connections then wait
-in the kernel.
+every turn. This listener instead stops accepting while descriptors are short; `pause` serves other reasons. Connections
+then wait in the kernel.
 
-At a port where clients prove themselves by TLS, any machine that can reach it can begin a handshake, so only a few
+At a port where clients authenticate by TLS, any machine that can reach the port can begin a handshake, so only a few
 handshakes are in progress at once.
 """
 
@@ -43,11 +43,10 @@ SHORT_OF_DESCRIPTORS: Final = "descriptors"
 
 @dataclass(frozen=True, slots=True)
 class Handshakes:
-    """The limits on TLS handshakes at a port where clients prove who they are. `context` is called for each connection.
+    """The limits on TLS handshakes at a port where clients authenticate by certificates. `context` is called for each.
 
-    At most HANDSHAKES_MAX handshakes are in progress, each for at most `s_max`. A new one ends the oldest, because a
-    client that can prove itself needs no more than two round trips. `failed` is called for each handshake that ends
-    without a proof.
+    At most HANDSHAKES_MAX handshakes are in progress, each for at most `s_max` seconds. A further handshake ends the
+    oldest one, because a valid client needs no more than two round trips. `failed` is called for each failure.
     """
 
     context: Callable[[], ssl.SSLContext]
@@ -63,11 +62,11 @@ class PortServer(Protocol):
         ...
 
     def pre_shutdown(self) -> None:
-        """Close connections that have no request, and each other one after its answer."""
+        """Close connections that have no request, and every other connection after its response."""
         ...
 
     def shutdown(self, timeout: float, /) -> Awaitable[None]:
-        """Wait so long for the answers under way, then end them."""
+        """Wait at most `timeout` seconds for responses in progress, then end them."""
         ...
 
 
@@ -84,13 +83,13 @@ class Listener:
         inherited: socket.socket | None = None,
         descriptors_ratio_max: float = DESCRIPTORS_RATIO_MAX,
     ) -> None:
-        """It listens at this host and port, with a certificate, or with Handshakes where clients prove themselves.
-        `stop_s_max` is the time for responses in progress when it stops. Raises ValueError where there is no
-        certificate.
+        """The listener uses this host and port, with a certificate, or with Handshakes if clients authenticate by
+        certificates. `stop_s_max` is the time in seconds for responses in progress when it stops. Raises ValueError if
+        the files have no certificate.
 
-        `inherited` is a socket that listens there already, for several processes: none of them takes more connections
-        at once than it asks for. Accepting pauses when more than `descriptors_ratio_max` of the process's file
-        descriptors are in use.
+        `inherited` is a socket of several processes that already listens there: then each accept takes one connection,
+        so that no process takes more than it can serve. Accepting pauses when more than `descriptors_ratio_max` of the
+        process's file descriptors are in use.
         """
         self._server = server
         self._inherited = inherited
@@ -215,7 +214,7 @@ def descriptors_max(ratio: float) -> float:
 
 
 def are_descriptors_short(ratio: float = DESCRIPTORS_RATIO_MAX) -> bool:
-    """Whether more than this part of the file descriptors are in use: a new one has the lowest free number."""
+    """Whether more than this part of the file descriptors are in use, as the number of a new descriptor shows."""
     try:
         lowest_free = os.dup(2)
     except OSError as error:

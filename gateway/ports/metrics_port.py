@@ -1,6 +1,6 @@
 """MetricsPort: a port for Prometheus: GET /metrics and GET /livez without a key, and nothing else.
 
-The admin port has the same page behind a key of role viewer, which also reads tenants and the audit log. This port has
+The admin port has the same page for a key of the role viewer, which also reads tenants and the audit log. This port has
 no authentication: the network decides which hosts may connect. It reads no body, and its answers repeat no input.
 """
 
@@ -23,7 +23,7 @@ Page = Callable[[], Awaitable[web.Response]]
 
 
 class MetricsPort:
-    """The server of the metrics port. Make it on the loop that runs it, `start` it, `stop` it."""
+    """The server of the metrics port. Made on the loop that runs it; call `start`, and `stop` at the end."""
 
     def __init__(self, host: str, port: int, page: Page) -> None:
         """`page` makes the response to GET /metrics. Port 0 stands for any free port."""

@@ -1,4 +1,4 @@
-"""AuditLog: what was done to a gateway, by whom, when, and at which replica. It is written with each change."""
+"""AuditLog: the changes to a gateway, each with its author, time and replica. Each entry is written with its change."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ class AuditLog:
     """The audit log in the store of one gateway."""
 
     def __init__(self, store: Store, replica: str, clock: Callable[[], float]) -> None:
-        """`replica` names this gateway in it; `clock` gives seconds since 1970."""
+        """`replica` names this gateway in the log; `clock` gives seconds since 1970."""
         self._store = store
         self._replica = replica
         self._clock = clock
@@ -26,7 +26,7 @@ class AuditLog:
         return await self._store.commit(changes, actor=actor, at_s=self._clock(), replica=self._replica)
 
     async def note(self, kind: str, name: str, *, actor: str) -> None:
-        """Record what is no change of an entry. Raises StoreUnavailable, StoreFull."""
+        """Record an action that changes no entry. Raises StoreUnavailable, StoreFull."""
         await self.commit([Change(kind, name[:NAME_CHARS_MAX], None)], actor=actor)
 
     async def entries(

@@ -1,7 +1,7 @@
 """Changes: writes to the registry's entries, each validated as a whole, in one transaction of the store.
 
-A write names the etag that it expects, or none: then it is retried when another write was committed first. While the
-store is unavailable, writes raise StoreUnavailable.
+A write names the etag that it expects, or none; a write without an etag is retried when another write was committed
+first. While the store is unavailable, writes raise StoreUnavailable.
 """
 
 import asyncio
@@ -72,8 +72,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition for a change of the registry, which depends on other entries. `check` raises where it does not hold.
-    It sees all changes under this name that were made earlier, at any gateway.
+    """A condition for a change of the registry, which depends on other entries. `check` raises where the condition does
+    not hold. It sees all earlier changes with a guard of this name, at any gateway.
     """
 
     name: str
@@ -92,8 +92,8 @@ class Changes:
         refresh: Callable[[], Awaitable[None]],
         take: Callable[[Sequence[Document]], None],
     ) -> None:
-        """`guards` has the present version of each guard's document. `refresh` reads what others have written, `take`
-        applies what was written here; both are called while `writing` is held.
+        """`guards` has the present version of each guard's document. `refresh` reads the documents that other gateways
+        have written, `take` applies the documents written here; both are called while the lock `writing` is held.
         """
         self._view = view
         self._audit_log = audit_log
@@ -169,15 +169,15 @@ class Changes:
         await self.apply(edits, actor=actor)
 
     def check(self, edits: Sequence[Edit]) -> None:
-        """Check what `apply` would. Raises Invalid with paths that begin with kind and name, EtagMismatch."""
+        """Check these edits without applying them. Raises Invalid (with kind and name in paths), EtagMismatch."""
         self._check([self._change(edit) for edit in edits], names_entries=True)
 
     async def apply(
         self, edits: Sequence[Edit], *, actor: str, guard: Guard | None = None, names_entries: bool = False
     ) -> list[Entry]:
-        """Apply all edits in one transaction, or none; returns the entries that were made or changed. Raises Invalid
-        (`names_entries`: with paths that begin with kind and name), EtagMismatch, StoreUnavailable, StoreFull, and
-        what the guard raises.
+        """Apply all edits in one transaction, or none; returns the entries that were created or changed. Raises Invalid
+        (`names_entries`: with paths that begin with kind and name), EtagMismatch, StoreUnavailable, StoreFull, and the
+        errors of the guard.
         """
         async with self.writing:
             for _ in range(TRIES_MAX):

@@ -1,7 +1,7 @@
 """Declared state: the file as last read, its keys, and the backends that discovery found.
 
-Each of them may change while the gateway runs; the registry gets all of them. A backend in the file overrides a
-discovered one of the same id, and a source overrides the later ones.
+All of these may change while the gateway runs; the registry gets the changes. A backend in the file overrides a
+discovered backend with the same id, and a discovery source overrides later sources.
 """
 
 from collections.abc import Iterator

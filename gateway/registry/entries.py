@@ -31,9 +31,10 @@ Declared = Mapping[str, Mapping[str, Section]]
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One entry of the registry, which is the desired state of one thing. `body` holds the fields that were set,
-    `section` those and the defaults.
+    `section` also the defaults of the others.
 
-    `version` is the document's in the store, 0 where only the file declares it; `etag` changes whenever the body does.
+    `version` is that of its document in the store, 0 if only the file declares it; `etag` changes whenever the body
+    does.
     """
 
     kind: str
@@ -45,7 +46,7 @@ class Entry:
     section: Section
 
     def of(self, kind: type[S]) -> S:
-        """The section, which is of this class."""
+        """The section of this entry, checked to be of the class `kind`."""
         assert isinstance(self.section, kind), "an entry is of its kind"
         return self.section
 
@@ -104,12 +105,12 @@ class View:
         return name in self._declared[kind]
 
     def declared_body(self, kind: str, name: str) -> Mapping[str, Any] | None:
-        """What the configuration file says of this entry; None: nothing."""
+        """The body of this entry in the configuration file; None if the file does not declare it."""
         entry = self._declared[kind].get(name)
         return None if entry is None else entry.body
 
     def names(self, kind: str) -> list[str]:
-        """The names of one kind, sorted. They must not be modified."""
+        """The names of one kind, sorted. The caller must not modify the list."""
         return self._sorted[kind]
 
     def behind(self, kind: str, after: str) -> Iterator[Entry]:

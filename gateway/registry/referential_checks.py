@@ -1,6 +1,6 @@
 """Referential checks: changes must not break references between entries (a tenant's tier exists, a tier in use stays).
 
-Only references that a change can break are checked, so that its cost grows with the change and not with the number of
+Only references that a change can break are checked, so that the cost grows with the change and not with the number of
 entries.
 """
 
@@ -46,8 +46,8 @@ class _After:
 
 
 def disagreements(view: View, changes: Sequence[Change]) -> Iterator[tuple[Change | None, ConfigProblem]]:
-    """The problems that the changes would cause, each with the change that does; paths are in its body. None: all of
-    them together do.
+    """The problems that the changes would cause, each with the change that causes it (None: all of them together). The
+    path of a problem is within the body of its change.
     """
     after = _After(view, changes)
     for change in changes:

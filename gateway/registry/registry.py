@@ -3,7 +3,7 @@
     reads     from memory, without waiting: get, page, entries
     writes    changes.py: validated as a whole (a tenant's tier exists, tiers in use stay), then one transaction of the
               store with its audit entries, then visible here
-    watching  the store is polled for changes of other gateways every WATCH_S; listeners are called with what differs
+    watching  the store is polled for changes of other gateways every WATCH_S; listeners get the changed entries
 
 While the store is unavailable, reads still work and writes raise StoreUnavailable.
 """
@@ -32,8 +32,8 @@ Changed = frozenset[tuple[str, str]]
 
 
 class Registry:
-    """The registry of one gateway: the desired state of all that the admin API manages. Create it on the loop that runs
-    it; call `start` and `stop`.
+    """The registry of one gateway: the desired state of everything that the admin API manages. Create it on the loop
+    that runs it; call `start` and `stop`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Registry:
     def page(
         self, kind: str, *, after: str = "", limit: int = 100, sees: Callable[[Entry], bool] | None = None
     ) -> list[Entry]:
-        """At most `limit` entries of a kind by name, after the name `after`, of those that `sees` allows; None: all."""
+        """At most `limit` entries of a kind, by name, with names after `after`. `sees` selects entries; None: all."""
         return list(islice(filter(sees, self.view.behind(kind, after)), limit))
 
     def entries(self, kind: str) -> list[Entry]:
@@ -83,8 +83,8 @@ class Registry:
         return list(self.view.all(kind))
 
     async def deleted_since(self, kind: str, since_s: float) -> dict[str, Mapping[str, Any]]:
-        """What each entry of a kind was before it was deleted, by name, of those that were deleted since then (seconds
-        since 1970) and are not there now. Raises StoreUnavailable.
+        """The last body of each entry of a kind that was deleted since `since_s` (seconds since 1970) and does not
+        exist now, by name. Raises StoreUnavailable.
         """
         found: dict[str, Mapping[str, Any]] = {}
         before: int | None = None

@@ -1,4 +1,4 @@
-"""AliasTable: the aliases in force, and the order in which an alias tries its models."""
+"""AliasTable: the present aliases, and the order in which an alias tries its models."""
 
 import random
 from collections.abc import Mapping
@@ -42,6 +42,6 @@ class AliasTable:
 
 
 def caller_of(tenant: str, session: str | None) -> str:
-    """The caller that a sticky split sends to one model: a tenant, or its session."""
+    """The caller for a sticky split, which sends all calls of a caller to one model: a tenant, or a session of it."""
     caller = f"{len(tenant)} {tenant}"
     return caller if session is None else f"{caller} {session}"

@@ -1,7 +1,7 @@
 """make_scheduler: makes a Scheduler from configuration; the only place that composes policies by their names.
 
-The gateway makes the Scheduler of every pool here, and `fairlead simulate` makes those that it compares, so what is
-simulated is what would run.
+The gateway makes the Scheduler of every pool here, and `fairlead simulate` makes the compared Schedulers here, so that
+it simulates the Scheduler that would run.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +53,7 @@ def make_scheduler(
 ) -> Scheduler:
     """Return a Scheduler for one pool, with policies of its own. Without `continuation` it interrupts no request. `rng`
     is for randomized policies; by default the system seeds it. `session_room` is the part of a KV pool that contexts of
-    sessions may have; None: as learnt.
+    sessions may have; None: it is learnt.
     """
     queue = queue or QueueSection()
     rng = rng or Random()  # noqa: S311 - no secrets
@@ -92,7 +92,7 @@ def _interrupt_rules(continuation: ContinuationSection | None) -> InterruptRules
 
 
 def policy_choices(scheduling: Scheduling) -> dict[str, PolicyChoice]:
-    """The policies that a PolicyChanged takes to follow this configuration, by kind."""
+    """The policies of this configuration, by kind, as arguments of a PolicyChanged."""
     choices = {
         kind: PolicyChoice(policy.policy, policy.parameters())
         for kind, policy in (

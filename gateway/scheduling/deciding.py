@@ -1,4 +1,4 @@
-"""Deciding: when the requests of a pool are decided: once per tick of the loop, and at the Scheduler's wake-ups."""
+"""Deciding: the times of a pool's decisions: once per turn of the loop (a tick), and at the Scheduler's wake-ups."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -12,7 +12,7 @@ class QueueWatch(Protocol):
     """An observer of one request in the queue. Only sampled requests have one: it costs more than queueing itself."""
 
     def lifted(self, service: float) -> None:
-        """The lift: the counter of its tenant, idle until now, was raised by so much service over weight."""
+        """The counter of the request's tenant, which was idle, was lifted by this much service over weight."""
         ...
 
     def waits(self, reason: Wait) -> None:
@@ -26,11 +26,11 @@ class Decides(Protocol):
     now: Callable[[], float]
 
     def report(self, now: float, *, brings_all: bool) -> None:
-        """Tell the Scheduler the usage that was recorded; with `brings_all` also what has passed untold."""
+        """Report the recorded usage to the Scheduler; with `brings_all` also usage that was not recorded."""
         ...
 
     def decide(self, now: float, arriving: Request | None = None) -> None:
-        """Poll the Scheduler, or tell it of a request that arrives, and carry out what it decides."""
+        """Poll the Scheduler, or pass it an arriving request, and carry out its decisions."""
         ...
 
 
@@ -55,29 +55,28 @@ class Deciding:
         self._timer_at = 0.0
 
     def begin(self, of: Decides) -> None:
-        """Drive this dispatcher."""
+        """Set the Dispatcher to drive."""
         self._of = of
 
     def soon(self) -> None:
-        """A fact was told: decide in the next turn of the loop."""
+        """A fact was reported: decide in the next turn of the loop."""
         self._is_decided = False
         if not self.is_due:
             self.is_due = True
             self._loop.call_soon(self._pump)
 
     def first(self, arriving: Request | None) -> None:
-        """Decide at once on the first request of this tick, where none waits: the pump, and the wake-up of its task,
-        would be two turns of the loop. All that comes after it in this tick is decided together. None: it was
-        submitted.
+        """Decide at once on the first request of this tick, if no request waits; otherwise it would wait for two turns
+        of the loop. Later requests of the same tick are decided together. None: the request was submitted already.
         """
         self._is_decided = True
         self._of.decide(self._of.now(), arriving)
 
     def recorded(self) -> None:
-        """Usage was recorded."""
+        """Usage was recorded; nothing to do here."""
 
     def decided(self, now: float, wakeup_at: float | None) -> None:
-        """One poll has decided what it could; the next one is due then."""
+        """A poll is over; the next one is due at `wakeup_at` (None: no time is known)."""
         self._has_more = wakeup_at is not None and wakeup_at <= now
         if self._has_more:  # more than one poll decides: streams are relayed in between
             self.soon()
@@ -92,7 +91,7 @@ class Deciding:
             self._timer = self._loop.call_at(wakeup_at, self._on_timer)
 
     def submit_watched(self, request: Request, watch: QueueWatch) -> None:
-        """Submit a request that is observed."""
+        """Submit a request that has a watch."""
         before = self._scheduler.counter(request.tenant_id)
         self._scheduler.submit(request, self._of.now())
         if (lift := self._scheduler.counter(request.tenant_id) - before) > 0:
@@ -100,8 +99,8 @@ class Deciding:
         self.ask_why(request.id, watch)
 
     def ask_why(self, request_id: str, watch: QueueWatch) -> None:
-        """Report why the request waits when all has been decided: in the tick after next at the earliest, because the
-        next tick makes the decision.
+        """Report to the watch why the request waits, once all is decided: at the earliest in the tick after next,
+        because the next tick decides.
         """
 
         def tell() -> None:
@@ -115,14 +114,14 @@ class Deciding:
         self._loop.call_soon(self._loop.call_soon, tell)
 
     def dispatched(self, request_id: str, watch: QueueWatch) -> None:
-        """A request that is observed was dispatched."""
+        """A request that has a watch was dispatched."""
 
     def tenants_elsewhere(self) -> Collection[Tenant]:
-        """The tenants of all processes, where this one knows them."""
+        """The tenants of all processes, if this process knows them."""
         return ()
 
     def serves_elsewhere(self, tenant_id: str) -> bool:
-        """Whether another process has a request of this tenant, as far as this one knows."""
+        """Whether another process has a request of this tenant, as far as this process knows."""
         return False
 
     def _pump(self) -> None:

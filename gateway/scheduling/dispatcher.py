@@ -1,13 +1,13 @@
-"""Dispatcher: drives the Scheduler of one pool on the event loop. Lease: the hold of one request on it.
+"""Dispatcher: drives the Scheduler of one pool on the event loop. Lease: the hold of one request on that Scheduler.
 
-The dispatcher reports every event to the Scheduler with the loop's time, and polls it once per tick of the loop
-(deciding.py), so events of one tick are decided together; only the first request of a tick in which none waits is
-decided at once. Where one poll does not decide all, the next tick continues. A request holds a Lease from its arrival
-to its end, on every path: queued, dispatched, returned, rejected, finished, or disconnected.
+The dispatcher reports every event to the Scheduler with the loop's time, and polls the Scheduler once per tick of the
+loop (deciding.py), so events of one tick are decided together; only the first request of a tick in which no request
+waits is decided at once. If one poll does not decide all, the next tick continues. A request holds a Lease from its
+arrival to its end, on every path: queued, dispatched, returned, rejected, finished, or disconnected.
 
-Tokens that no decision depends on (`Dispatch.quiet_tokens`) are not reported one by one: the lease knows what has
-passed, and is read when the accounts are read or the request ends. Of all others the newest usage is kept and reported
-before the next decision. Either way a reader of the accounts sees every token that has passed.
+Tokens that no decision depends on (`Dispatch.quiet_tokens`) are not reported one by one: the lease knows the tokens so
+far, and is asked when the accounts are read or the request ends. For all other tokens, the newest usage is kept and
+reported before the next decision. In both cases a reader of the accounts sees every token so far.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class Dispatcher:
         self._deciding.begin(self)
 
     def lease(self, request: Request, tenant: Tenant, watch: QueueWatch | None = None) -> "Lease":
-        """A lease for the request. To enter it waits for a backend, and raises Rejected. `watch` observes the queue."""
+        """A lease for the request. Entering it waits for a backend, and raises Rejected. `watch` observes the wait."""
         if self._tenants.get(tenant.id) is not tenant:
             self._know(tenant)
         return Lease(self, request, watch)
@@ -108,8 +108,8 @@ class Dispatcher:
             self._deciding.soon()
 
     def told(self, fact: Fact) -> None:
-        """The backends, the settings or the policies of the pool have changed. Raises ValueError for an unknown policy
-        or parameter.
+        """Report a change of the backends, the settings or the policies of the pool. Raises ValueError for an unknown
+        policy or parameter.
         """
         # Usage that is not reported first would look like external load.
         self._usages.report_all(fact.now)
@@ -134,12 +134,12 @@ class Dispatcher:
             self._deciding.soon()
 
     def checkpoint(self) -> ServiceCheckpoint:
-        """The checkpoint of what all tenants have received by now, to restore in another process."""
+        """The service that all tenants have received by now, to restore in another process."""
         self._usages.report_all(self.now())
         return self._scheduler.checkpoint()
 
     def forget(self, tenant_id: str) -> None:
-        """Forget a tenant. Its queued requests are rejected; what runs goes on."""
+        """Forget a tenant. Its queued requests are rejected; its running requests continue."""
         self._tenants.pop(tenant_id, None)  # the scheduler may know others from a checkpoint
         self._scheduler.told(TenantsChanged(self.now(), removed=(tenant_id,)))
         self._deciding.soon()
@@ -150,7 +150,7 @@ class Dispatcher:
         return self._scheduler.snapshot(self.now(), tenant_ids)
 
     def tenant_views(self, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
-        """These tenants, right after a snapshot: tokens that passed since that snapshot may be missing."""
+        """The views of these tenants, right after a snapshot: tokens since that snapshot may be missing."""
         return self._scheduler.snapshot(self.now(), tenant_ids).tenants
 
     def tenants(self) -> Collection[Tenant]:
@@ -158,18 +158,16 @@ class Dispatcher:
         return self._deciding.tenants_elsewhere() or self._tenants.values()
 
     def rate_limits(self, tenant: Tenant, key_id: str = "") -> RateLimits:
-        """The present state of the limits per minute that calls with this key of the tenant meet, with its latest
-        request counted.
-        """
+        """The present state of the limits per minute for the tenant with this key, its latest request counted."""
         self._know(tenant)
         return self._scheduler.rate_limits(tenant.id, self.now(), key_id)
 
     def wait_views(self, request_ids: Iterable[str]) -> Mapping[str, WaitView]:
-        """Why those of these requests that are queued wait, by the ids of the Scheduler that decides."""
+        """Why each queued one of these requests waits, by its id at the Scheduler."""
         return self._scheduler.wait_views(request_ids, self.now())
 
     def cancel(self, request_id: str) -> bool:
-        """End a queued or running request, whose handler gets Rejected. Returns False where no such request is here."""
+        """End a queued or running request; its handler gets Rejected. Returns False where there is no such request."""
         lease, decided = self.leases.get(request_id), self._waiting.get(request_id)
         if lease is None:
             return False
@@ -183,7 +181,7 @@ class Dispatcher:
         return True
 
     def close(self) -> None:
-        """Stop deciding. Queued requests are rejected, and so are later ones, and those that return to the queue."""
+        """Stop deciding. Queued requests are rejected, and so are later ones and those that return to the queue."""
         self._closed = True
         self._deciding.decided(self.now(), None)
         waiting, self._waiting = self._waiting, {}
@@ -193,14 +191,14 @@ class Dispatcher:
                 decided.set_exception(Rejected(Reason.DRAINING, CLOSED_RETRY_S))
 
     def serves(self, tenant_id: str) -> bool:
-        """Whether this tenant has anything queued or in flight."""
+        """Whether this tenant has a request queued or in flight."""
         return tenant_id in self._tenant_leases or self._deciding.serves_elsewhere(tenant_id)
 
     # -- the leases' side ------------------------------------------------------------------------------------
 
     def arrived(self, lease: "Lease") -> Dispatch | None:
-        """Put a request into its tenant's queue. Returns the decision where that is made at once: on the first request
-        of a tick in which none waits. None: `decision` waits for it. Raises Rejected.
+        """Put a request into its tenant's queue. Returns the Dispatch if it is decided at once, which happens only to
+        the first request of a tick while no request waits. None: call `decision` to wait for it. Raises Rejected.
         """
         request, watch, deciding = lease.request, lease.watch, self._deciding
         self.leases[request.id] = lease
@@ -231,7 +229,7 @@ class Dispatcher:
 
     def wait_again(self, fact: RunFact, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
         """A dispatched request left its backend, and is in its queue again. The returned coroutine waits for the next
-        backend; it raises Rejected.
+        Dispatch; it raises Rejected.
         """
         self._usages.ended(fact.request_id)
         self._scheduler.told(fact)
@@ -241,14 +239,14 @@ class Dispatcher:
         return self.decision(fact.request_id)
 
     def runs_on(self, fact: RunFact) -> None:
-        """A dispatched request is still where it was."""
+        """A dispatched request stays at its backend, as `fact` says."""
         self._scheduler.told(fact)
         if self._waiting or self._tells_all:
             self._deciding.soon()
 
     def tokens(self, request_id: str, usage: Usage, *, is_first: bool = False) -> None:
-        """A request has used so much. The first report of its prompt's true size may have shrunk its reservation, so a
-        queued request may fit now.
+        """A request has used this much. The first report of its prompt's true size may have shrunk its reservation, so
+        a queued request may fit now.
         """
         self._usages.record(request_id, usage)
         if self._tells_all:
@@ -257,7 +255,7 @@ class Dispatcher:
             self._deciding.soon()
 
     def prefilled(self, request_id: str) -> Usage:
-        """The part of a dispatched request's prompt that its backend has prefilled by now, as estimated."""
+        """The estimated usage of a dispatched request without tokens: its prompt tokens computed so far."""
         return self._scheduler.prefilled(request_id, self.now()) or NO_USAGE
 
     def finished(self, request_id: str, outcome: Outcome, timing: Timing | None = None) -> None:
@@ -266,7 +264,7 @@ class Dispatcher:
             self._deciding.soon()
 
     async def decision(self, request_id: str) -> Dispatch:
-        """Wait for the decision on a request that was told of. Raises Rejected."""
+        """Wait for the decision on a submitted request. Raises Rejected."""
         if self._closed:
             self._scheduler.told(Cancelled(self.now(), request_id))
             raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
@@ -386,8 +384,8 @@ class Lease:
         self._dispatcher.finished(self.request.id, self.outcome, self.timing)
 
     def cancel(self) -> None:
-        """End the request, which is not queued. Its stream ends with an error event; if the client has been sent
-        nothing, its holder is cancelled, and `raise_if_cancelled` says why. Idempotent.
+        """End the request, which is not queued. Its stream ends with an error event. If the client has been sent
+        nothing, the task that holds the lease is cancelled, and `raise_if_cancelled` gives the reason. Idempotent.
         """
         if self.is_cancelled:
             return
@@ -404,12 +402,12 @@ class Lease:
             raise Rejected(Reason.CANCELLED, 0.0) from None
 
     def usage_passed(self) -> Usage | None:
-        """What has passed by now; None: nothing is known of it."""
+        """The usage so far; None: nothing is known about it."""
         return self.passed()
 
     def tokens(self, usage: Usage) -> float:
-        """Report the cumulative usage. Returns at how many output tokens it has to be called again; the last usage is
-        reported in any case.
+        """Report the cumulative usage. Returns the number of output tokens at which this method has to be called again;
+        the last usage is reported in any case.
         """
         self._dispatcher.tokens(self.request.id, usage, is_first=not self._trued_up)
         self._trued_up = True
@@ -417,7 +415,7 @@ class Lease:
         return told + KV_BLOCK_TOKENS - told % KV_BLOCK_TOKENS  # a reservation grows by blocks
 
     def prefilled(self) -> Usage:
-        """The part of its prompt that its backend has prefilled by now, as estimated."""
+        """The estimated usage of this request without tokens: its prompt tokens computed so far."""
         return self._dispatcher.prefilled(self.request.id)
 
     def unless_preempted(self, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
@@ -448,9 +446,9 @@ class Lease:
         self.life = LIFE[self.life, Event.ANSWERED]
 
     def preempt(self, cause: Cause) -> None:
-        """Preempt the request, or report that it is too late. A preemption that comes before `sending` has begun is
-        remembered: without an answer the scheduler would wait for it, and preempt nothing else. For the same reason one
-        is answered that comes before the task knows of the dispatch.
+        """Preempt the request, or report that it is too late. A preemption that comes before `sending` has begun, or
+        before the task knows of the dispatch, is remembered and answered, too: otherwise the scheduler would wait for
+        the answer, and preempt no other request.
         """
         is_too_late = self.life in (Life.QUEUED, Life.FIXED)
         if is_too_late or (self.life is Life.ANSWERING and not (self.is_resumable and self.may_move())):
@@ -462,12 +460,12 @@ class Lease:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it was preempted, and has not returned yet."""
+        """Whether the request was preempted, and has not returned yet."""
         return self.life in LEAVING
 
     @property
     def is_continued(self) -> bool:
-        """Whether it was interrupted after some tokens, and waits or goes on from there."""
+        """Whether the request was interrupted after some tokens, and waits or is continued from there."""
         return bool(self.request.produced_tokens)
 
     async def returned(
@@ -477,9 +475,9 @@ class Lease:
         backend_ids: frozenset[str] | None = None,
         usage: Usage | None = None,
     ) -> None:
-        """The request has left its backend for this cause: wait for the next one, of `backend_ids`. With `usage` it
-        stopped after so much, with output, and goes on there: the usage told from then on counts on, the prompt once,
-        the output of all backends. Raises Rejected.
+        """The request has left its backend for this cause: wait for the next backend, one of `backend_ids`. With
+        `usage`, which has output, the request was interrupted and is continued: later usage includes this one, with the
+        prompt once and the output of all backends. Raises Rejected.
         """
         self.backend_id, self.life = "", LIFE[self.life, Event.RETURNED]
         now, request_id = self._dispatcher.now(), self.request.id

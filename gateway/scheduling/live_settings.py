@@ -1,6 +1,6 @@
-"""LiveSettings: tenants, tiers, groups and policies as they change, which the Schedulers of all pools are told.
+"""LiveSettings: the present tenants, tiers, groups and policies, whose changes go to the Schedulers of all pools.
 
-What was added or removed since the start is kept for pools that are made later.
+Changes since the start are kept for pools that are made later.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,12 +11,10 @@ from policies.types import Group, PolicyChoice, Tenant, Tier
 
 
 class LiveSettings:
-    """The present settings of tenants, tiers, groups and policies. It tells the Schedulers of all pools what changes.
-    Mutable.
-    """
+    """The present settings of tenants, tiers, groups and policies. It reports changes to all Schedulers. Mutable."""
 
     def __init__(self, dispatchers: Mapping[str, Dispatcher]) -> None:
-        """`dispatchers` are the present ones, by pool."""
+        """`dispatchers` are the present Dispatchers, by pool."""
         self._dispatchers = dispatchers
         self._tiers: dict[str, Tier] = {}  # added or changed since the start
         self._tiers_removed: set[str] = set()
@@ -54,7 +52,7 @@ class LiveSettings:
             dispatcher.told(TenantsChanged(dispatcher.now(), tiers=tuple(tiers)))
 
     def tiers_removed(self, tier_ids: Collection[str]) -> None:
-        """Remove tiers. In every pool a tier goes when the last of its tenants has gone."""
+        """Remove tiers. In every pool, a tier is removed with its last tenant."""
         self._tiers = {tier_id: tier for tier_id, tier in self._tiers.items() if tier_id not in tier_ids}
         self._tiers_removed |= set(tier_ids)
         for dispatcher in self._dispatchers.values():
@@ -70,13 +68,13 @@ class LiveSettings:
             dispatcher.told(changes)
 
     def forget(self, tenant_id: str) -> None:
-        """Forget a tenant in all pools: its queued requests are rejected, what runs goes on."""
+        """Forget a tenant in all pools: its queued requests are rejected, its running requests continue."""
         for dispatcher in self._dispatchers.values():
             dispatcher.forget(tenant_id)
 
     def policy_changed(self, pool: str, choices: Mapping[str, PolicyChoice]) -> None:
-        """Replace policies of the pool, by kind. No effect on a pool that does not exist yet: it is made with its
-        configuration. Raises ValueError for an unknown policy.
+        """Replace policies of the pool, by kind. This has no effect on a pool that does not exist yet, because a new
+        pool is made with its configuration. Raises ValueError for an unknown policy.
         """
         dispatcher = self._dispatchers.get(pool)
         if dispatcher is not None:

@@ -1,8 +1,8 @@
 """Pools: all pools of one gateway, each with its Dispatcher.
 
 A pool's Scheduler is made when a backend of the pool is first seen, and lives as long as the gateway, because it holds
-the tenants' counters of that pool. Updates about backends are coalesced. A measurement of one backend, of which there
-are several a second, goes to its own pool alone, and changes no route.
+the tenants' counters of that pool. Updates about backends are coalesced. A measurement of one backend (there are
+several per second) goes only to its own pool, and changes no route.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Pools:
         return {pool: dispatcher.snapshot(()) for pool, dispatcher in self.dispatchers.items()}
 
     def views(self, pool: str, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
-        """Those of these tenants that the pool knows; empty where there is no such pool."""
+        """The views of those of these tenants that the pool knows; empty where there is no such pool."""
         dispatcher = self.dispatchers.get(pool)
         return {} if dispatcher is None else dispatcher.snapshot(tenant_ids).tenants
 
@@ -75,7 +75,7 @@ class Pools:
         }
 
     def backend_view(self, backend_id: str) -> BackendView | None:
-        """The backend, as the pool that it is in sees it; None: it is in none."""
+        """The view of the backend in its pool; None: it is in no pool."""
         views = (snapshot.backends.get(backend_id) for snapshot in self.overviews().values())
         return next((view for view in views if view is not None), None)
 

@@ -43,7 +43,7 @@ class Routes:
         return route
 
     def any(self) -> tuple[Dispatcher, ModelCard] | None:
-        """The route to some pool, for calls that do not depend on the model: an available one where there is one."""
+        """The route to any pool, for calls that do not depend on the model: to an available pool if there is one."""
         well = [pool for pool, loads in self._backends.loads().items() if any(load.available for load in loads)]
         cards = sorted(self._catalog.models(), key=lambda card: self._catalog.pool_of_model(card.id) not in well)
         return self.find(cards[0].id) if cards else None

@@ -13,7 +13,7 @@ IDLE_RATIO_MAX: Final = 0.5  # of a backend's sequences: what arrives finds the 
 
 
 def idle_backends(dispatcher: Dispatcher) -> frozenset[str]:
-    """The backends of a pool that are at most half full while no request waits there; none where that is not known."""
+    """The backends of a pool that are at most half full while no request waits there; empty if this is not known."""
     pool = dispatcher.snapshot(())
     if pool.queued_requests:
         return frozenset()

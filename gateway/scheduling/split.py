@@ -1,10 +1,10 @@
-"""Split: the choice of one of several weighted targets for a caller, always the same one.
+"""Split: the choice of one of several weighted targets for a caller, always the same target.
 
 Weighted rendezvous hashing: each target draws a number from a hash of itself and the caller, and the one with the
 highest score -weight / ln(number) is chosen (Schindelhauer, Schomaker: "Weighted Distributed Hash Tables", SPAA 2005,
 logarithmic method). A target is chosen with a probability of its weight over the sum of all. The score of a target
-depends on its own weight alone, so a changed weight moves callers to or from that target, and none between the others.
-The hash has no state and no secret: every replica, and every restart, chooses the same.
+depends only on its own weight, so a changed weight moves callers to or from that target, and no caller between the
+others. The hash has no state and no secret: every replica, and every restart, chooses the same.
 """
 
 from collections.abc import Mapping

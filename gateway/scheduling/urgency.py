@@ -1,8 +1,8 @@
 """urgency_of: the slack of the requests of one pool, for the admin API: seconds until a request's next token is due.
 
-The scheduler's snapshot has it, too, but in one piece, which takes tens of milliseconds with thousands of requests. A
-lease also knows its SLO envelope and the tokens that have passed, so the leases are read in slices, with a turn of the
-event loop between them.
+The scheduler's snapshot has the slack, too, but in one piece, which takes tens of milliseconds with thousands of
+requests. A lease also knows its SLO envelope and the tokens that have passed, so the leases are read in slices, with a
+turn of the event loop between them.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ class TierUrgency:
 @dataclass(slots=True)
 class Urgency:
     """The slack of one pool's requests in seconds; a late request has a slack below 0. `tiers` and `tenants` have the
-    least slack of each; tenants whose requests have none are left out. `requests` has at most REQUESTS_MAX of the most
-    urgent requests by id, the least slack first.
+    least slack of each; tenants whose requests have no slack are left out. `requests` has at most REQUESTS_MAX of the
+    most urgent requests by id, the least slack first.
     """
 
     tiers: dict[str, TierUrgency]

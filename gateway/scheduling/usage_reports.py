@@ -1,7 +1,7 @@
-"""Usage reports: the usage of running requests that has passed, and that the Scheduler has not been told yet.
+"""Usage reports: the usage of running requests that was not yet reported to the Scheduler.
 
 A token on which a decision depends is recorded with `record`; the newest usage of each request is kept until the next
-decision. Tokens that no decision depends on are not recorded one by one: the lease knows what has passed and is read
+decision. Tokens that no decision depends on are not recorded one by one: the lease knows the usage so far, and is asked
 when the accounts are read (`report_passed`, `report_all`).
 """
 
@@ -15,7 +15,7 @@ NONE_RUNNING: Mapping[str, Passed] = {}
 
 
 class UsageReports:
-    """The usage of one pool's running requests that its Scheduler has not been told yet. Mutable."""
+    """The usage of one pool's running requests that was not yet reported to its Scheduler. Mutable."""
 
     def __init__(self, scheduler: SchedulerProtocol) -> None:
         self._tokens = scheduler.tokens
@@ -33,7 +33,7 @@ class UsageReports:
         return request_id in self._backend_of
 
     def ended(self, request_id: str) -> Usage | None:
-        """A request has left its backend. Returns its recorded usage that was not reported, if any."""
+        """A request has left its backend. Returns its recorded usage, if that was not reported."""
         backend_id = self._backend_of.pop(request_id)
         running = self._running[backend_id]
         del running[request_id]
@@ -46,21 +46,21 @@ class UsageReports:
         self._recorded[request_id] = usage
 
     def report(self, now: float) -> None:
-        """Report what was recorded."""
+        """Report the recorded usage."""
         if self._recorded:
             recorded, self._recorded = self._recorded, {}
             for request_id, usage in recorded.items():
                 self._tokens(request_id, usage, now)
 
     def report_passed(self, backend_id: str, now: float) -> None:
-        """Report what has passed by now of all requests at this backend."""
+        """Report the usage so far of all requests at this backend."""
         for request_id, passed in self._running.get(backend_id, NONE_RUNNING).items():
             usage = passed()
             if usage is not None:
                 self._tokens(request_id, usage, now)
 
     def report_all(self, now: float) -> None:
-        """Report what was recorded, and what has passed by now at all backends."""
+        """Report the usage so far of all requests at all backends."""
         self.report(now)
         for backend_id in self._running:
             self.report_passed(backend_id, now)

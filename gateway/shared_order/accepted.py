@@ -19,7 +19,7 @@ class Accepted:
     """The connections of the processes that follow this one, by name. Mutable; used on the loop of the order."""
 
     def __init__(self, member: Member, place: MemberPlace, soon: Callable[[], None]) -> None:
-        """`soon` is called when something came."""
+        """`soon` is called when a message has arrived."""
         self._member = member
         self._place = place
         self._soon = soon
@@ -28,7 +28,7 @@ class Accepted:
         """By the name of the process."""
 
     async def accept(self, websocket: web.WebSocketResponse, name: str) -> None:
-        """The process of this name is connected, and takes this one for the leader."""
+        """Use the connection of the process with this name, which takes this process for the leader, until it ends."""
         if not self._place.leads:  # it was told so, and asks again
             await websocket.close()
             return
@@ -51,7 +51,7 @@ class Accepted:
                 self._soon()
 
     def names(self) -> list[str]:
-        """Of the processes that are connected to this one, while it leads."""
+        """The names of the processes that are connected to this one, while it leads."""
         return list(self.connections) if self._member.lead.is_for_all else []
 
     def drop(self, name: str, reason: str) -> None:
@@ -62,7 +62,7 @@ class Accepted:
             connection.close()
 
     def look_at_buffers(self, members: LedMembers, now: float) -> None:
-        """Rule 26: a follower that does not read is noticed."""
+        """Report each connection's unsent bytes to the leader, to notice a follower that does not read (rule 26)."""
         for name, connection in self.connections.items():
             size, oldest_s = connection.unsent(now)
             if size:

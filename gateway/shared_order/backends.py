@@ -1,7 +1,7 @@
-"""Backends of processes that share an order: the leader asks them, and tells the others what a call needs to know.
+"""Backends of processes that share an order: the leader polls them, and sends the facts that calls need to the others.
 
-That is whether a backend is available, its models, its kind, and how it is told urgency. A follower asks no backend;
-what its own calls experience it reports to the leader, which decides on the health for all.
+These facts are whether a backend is available, its models, its kind, and how it reads priorities. A follower polls no
+backend; it reports the outcomes of its own calls to the leader, which decides on the backend's health for all.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _KINDS: Final = {kind.name: kind for kind in (*BACKEND_KINDS.values(), GENERIC, 
 
 
 class BackendNews(msgspec.Struct, frozen=True, array_like=True):
-    """The state of one backend, as the leader sends it to its followers. `url` is where the backend is, which only
+    """The state of one backend, as the leader sends it to its followers. `url` is the backend's address, which only
     changes for the embedded engine.
     """
 
@@ -52,8 +52,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(BackendNews)
 
 
 class SharedPolls(PollLoop):
-    """The polls of backends in a shared order. The leader polls, and tells all followers what has changed; a follower
-    only listens. The role may change. Made on the loop.
+    """The polls of backends in a shared order. The leader polls, and sends changes to all followers; a follower only
+    receives them. The role may change. Made on the loop.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class SharedPolls(PollLoop):
         self._homes = {each.spec.id: each.spec.url for each in backends.values()}
 
     async def start(self) -> None:
-        """Ask all backends once, or wait for the first news of every backend, FIRST_S_MAX at most."""
+        """Poll all backends once, or as a follower wait for the first news of each, for at most FIRST_S_MAX."""
         self._is_started = True
         self.announcements.start()
         if self.is_asking:
@@ -98,7 +98,7 @@ class SharedPolls(PollLoop):
         await super().stop()
 
     def lead(self) -> None:
-        """Ask the backends from now on. What was told of them is what was so a moment ago."""
+        """Poll the backends from now on. The news so far were true a moment ago, so they stay."""
         if not self.is_asking:
             self.is_asking, self._news = True, {}
             self._is_told.set()
@@ -111,7 +111,7 @@ class SharedPolls(PollLoop):
         self.announcements.anew()
 
     def follow(self) -> None:
-        """Ask no backend from now on."""
+        """Poll no backend from now on."""
         if self.is_asking:
             self.is_asking = False
             self._change(super().stop)
@@ -145,7 +145,7 @@ class SharedPolls(PollLoop):
         self._know_all(but=backend.spec.id)
 
     def told(self, topic: str, body: bytes) -> None:
-        """The leader has told this of a backend."""
+        """Apply news of a backend from the leader."""
         if self.is_asking:
             return
         backend_id = topic.removeprefix(TOPIC)
@@ -209,23 +209,23 @@ class Announcements:
         self._looking: asyncio.Task[None] | None = None
 
     def begin(self, backends: Mapping[str, LiveBackend]) -> None:
-        """Tell of these backends, which change."""
+        """Set the backends to announce. The mapping may change later."""
         self._backends = backends
 
     def start(self) -> None:
-        """Look every LOOK_S for what no callback tells."""
+        """Check every LOOK_S for changes that no callback reports."""
         self._looking = asyncio.create_task(self._look(), name="announce backends")
 
     async def stop(self) -> None:
         await cancel(self._looking)
 
     def anew(self) -> None:
-        """Tell of all backends: this process begins to lead."""
+        """Announce all backends, because this process begins to lead."""
         self._told.clear()
         self.announce()
 
     def announce(self, backend_ids: Iterable[str] | None = None) -> None:
-        """Tell of these backends what was not told yet; None: of all."""
+        """Announce the changes of these backends since their last announcement; None: of all backends."""
         leader = self._order.leader
         if leader is None:
             return
@@ -257,7 +257,7 @@ def _news_of(backend: LiveBackend) -> BackendNews:
 
 
 def url_of(body: bytes) -> str:
-    """Where this backend is, by what the leader has told."""
+    """The address of a backend, from the leader's news of it."""
     return _DECODER.decode(body).url
 
 

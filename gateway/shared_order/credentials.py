@@ -1,13 +1,13 @@
 """Credentials: mutual TLS between the processes of one order, whose authority is the secret that they share.
 
 The key of a CA is derived from the secret, so every process that knows the secret has the same CA and no other process
-has it. Each issues a certificate with its own name to itself, for a key that never leaves its memory, and accepts peers
-that show one of the same CA. So TLS says who is at the other end, and nothing but TLS has to.
-While a secret is replaced, the CAs of several secrets are accepted; the first of them issues.
+has it. Each process issues a certificate with its own name to itself, for a key that never leaves its memory, and
+accepts peers with a certificate of the same CA. So TLS alone authenticates the other end. While a secret is replaced,
+the CAs of several secrets are accepted; the first of them issues.
 
-Certificates of the operator's own CA serve as well. They name a service rather than a process, so a peer belongs to the
-cluster if it has one of the names of this process's certificate: not everything that the CA has signed does. Names of
-the machine itself, such as localhost, do not count: certificates of unlike services have them.
+Certificates of the operator's own CA can be used instead. They name a service rather than a process, so a peer belongs
+to the cluster if its certificate has one of the names in this process's certificate; a signature of the CA is not
+enough. Names of the machine itself, such as localhost, do not count: certificates of any service have them.
 """
 
 import os
@@ -43,22 +43,22 @@ class Credentials:
     """
 
     def __init__(self, accepting: ssl.SSLContext, connecting: ssl.SSLContext, names: Names | None = None) -> None:
-        """`accepting` and `connecting` are for the two ends of a connection. A peer has one of these `names`; None: its
-        own.
+        """`accepting` and `connecting` are for the two ends of a connection. A peer's certificate has one of these
+        `names`; None: the peer's own name.
         """
         self.accepting = accepting
         self.connecting = connecting
         self._names = names
 
     def are_of(self, member: str, connection: ssl.SSLObject | None) -> bool:
-        """Whether the peer at the other end of this connection is the member, as far as its certificate says."""
+        """Whether the certificate of the peer at the other end of this connection belongs to the member."""
         shown = None if connection is None else connection.getpeercert(binary_form=True)
         names = frozenset() if shown is None else _names(x509.load_der_x509_certificate(shown))
         return not names.isdisjoint({_name(member)} if self._names is None else self._names)
 
 
 def derived_credentials(secrets: Sequence[bytes], member: str) -> Credentials:
-    """Credentials of all that know one of these secrets; the first one's CA issues the certificate."""
+    """Credentials for processes that share one of these secrets; the CA of the first secret issues the certificate."""
     authorities = [_Authority(secret) for secret in secrets]
     key = Ed25519PrivateKey.generate()
     issued = _pem(key) + authorities[0].issue(key, member).public_bytes(Encoding.PEM)
@@ -75,7 +75,7 @@ def derived_credentials(secrets: Sequence[bytes], member: str) -> Credentials:
 
 
 def given_credentials(tls: ClusterTls) -> Credentials:
-    """Credentials of the operator's own CA. Raises ValueError where its files cannot be read, or have no names."""
+    """Credentials of the operator's own CA. Raises ValueError for unreadable files, or a certificate without names."""
     accepting, connecting = server_context(tls.cert_file, tls.key_file), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     connecting.check_hostname = False  # replicas are known by address, and their certificates by name
     connecting.load_cert_chain(tls.cert_file, tls.key_file)

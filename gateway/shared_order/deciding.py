@@ -1,4 +1,4 @@
-"""SharedDeciding: the process that leads decides on the requests of a pool, in the turns of the order."""
+"""SharedDeciding: the times of a pool's decisions in a shared order: the leader decides, in the turns of the order."""
 
 from collections.abc import Collection
 
@@ -11,8 +11,8 @@ from policies.types import Request, Tenant
 
 
 class SharedDeciding(Deciding):
-    """The driver of one pool's decisions in a shared order. It tells the leader of all requests of a tick together. A
-    watch is told when its request is dispatched: the lift, and why it waited, come with its Dispatch.
+    """The driver of one pool's decisions in a shared order. It reports all requests of a tick to the leader together. A
+    watch gets the lift and the reason for the wait with the Dispatch of its request.
     """
 
     tells_all = True

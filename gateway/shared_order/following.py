@@ -1,4 +1,4 @@
-"""Following: the connection of one process to the leader that it follows, which it makes again and again."""
+"""Following: the connection of one process to the leader that it follows, which is made again whenever it is lost."""
 
 import asyncio
 import errno
@@ -45,7 +45,7 @@ class Following:
         soon: Callable[[], None],
         received: Callable[[str, bytes], None],
     ) -> None:
-        """`received` takes the leader's name and what it sent. `soon` is called when the connection has changed."""
+        """`received` gets the leader's name and each message. `soon` is called when the connection has changed."""
         self.joined = asyncio.Event()
         """Set while a leader decides for this process."""
         self.connection: OrderConnection | None = None
@@ -61,7 +61,7 @@ class Following:
         self._quiet_until = self._loop.time() + QUIET_S
 
     def aim(self, now: float) -> None:
-        """Follow the member that is to be followed now, and no other."""
+        """Connect to the member that is to be followed now, and to no other."""
         target = self._aimed_at(now)
         if target == self._target:
             return
@@ -75,7 +75,7 @@ class Following:
             self._task = asyncio.create_task(self._follow(target), name=f"follow {target.name or 'the leader'}")
 
     def look(self) -> None:
-        """Take note of whether the leader decides for this process by now."""
+        """Note whether the leader decides for this process by now."""
         if not self.joined.is_set() and self._member.follower.link.leader is not None:
             self._complained, self._quiet_until = "", -inf
             self.joined.set()
@@ -87,7 +87,7 @@ class Following:
             self.connection.close()
 
     async def stop(self) -> None:
-        """Try no more."""
+        """Close the connection, and make no new one."""
         await cancel(self._task)
 
     def _aimed_at(self, now: float) -> _LeaderAddress | None:

@@ -1,4 +1,4 @@
-"""LeaderStore: the store of worker 0, asked by a worker that follows, which has no state file."""
+"""LeaderStore: the store of worker 0, as other workers reach it, which have no state file."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
@@ -32,7 +32,7 @@ _LEARNT: Final[msgspec.msgpack.Decoder[Learnt | None]] = msgspec.msgpack.Decoder
 
 
 def store_services(store: Store) -> dict[str, Service]:
-    """What LeaderStore asks, answered by this store's methods of these names."""
+    """The services that answer LeaderStore's questions, by the store's methods of the same names."""
 
     def service(name: str, asked: msgspec.msgpack.Decoder[Any]) -> Service:
         method = getattr(store, name)
@@ -46,8 +46,8 @@ def store_services(store: Store) -> dict[str, Service]:
 
 
 class LeaderStore:
-    """The store of a worker other than worker 0. It asks worker 0 for what the admin API has set, and gives it the
-    worker's usage.
+    """The store of a worker other than worker 0. It reads the admin API's documents from worker 0, and sends the
+    worker's usage there.
     """
 
     def __init__(self, others: Others) -> None:
@@ -55,10 +55,10 @@ class LeaderStore:
         self.is_available = True
 
     async def open(self) -> None:
-        """It is open where worker 0 answers."""
+        """Do nothing: the store is open if worker 0 answers."""
 
     async def close(self) -> None:
-        """It stays open for others."""
+        """Do nothing: the store stays open for others."""
 
     async def news(self, since: int) -> News:
         return _NEWS.decode(await self._ask("news", since))

@@ -1,10 +1,10 @@
-"""MemberOrder: the order that a gateway shares with others, as one of its processes is handed it.
+"""MemberOrder: one process's part in an order that several processes share.
 
 client -> any of them: RequestHandlers -> Dispatcher -> SharedOrder -> the leader's Schedulers, and back as a
 Dispatch -> backend -> relay -> client.
 
-Every process has the same parts; which of them work follows its role (role_work.py). How a process comes into the order
-is its Entrance: a store elects replicas (gateway/replicas.py), a parent process appoints among workers
+Every process has the same parts; its role decides which of them work (role_work.py). A process joins the order by its
+Entrance: a store elects the leader of replicas (gateway/replicas.py), a parent process appoints the leader of workers
 (gateway/workers/appointed.py).
 """
 
@@ -61,7 +61,7 @@ class Entrance(Process, Protocol):
     """The way in which one process joins a shared order, and leaves it."""
 
     async def begin(self, parts: GatewayParts) -> None:
-        """All parts are there: take part. Raises OSError."""
+        """Take part in the order; all parts exist. Raises OSError."""
         ...
 
     async def close(self) -> None: ...
@@ -80,7 +80,7 @@ class MemberOrder:
         *,
         elections: ElectionStore | None = None,
     ) -> None:
-        """`elections` says which process leads; without it the place does."""
+        """`elections` elects the leader; without it, `place` names the leader."""
         self.place = place
         self.has_state, self.processes = place.has_state, place.processes
         self.tasks = Tasks()
@@ -134,7 +134,7 @@ class MemberOrder:
         await self.process.begin(parts)
 
     def is_ready(self) -> bool:
-        """Whether a leader decides for this process, or did a moment ago: between two leaders requests wait."""
+        """Whether a leader decides for this process, or did so a moment ago: between two leaders requests wait."""
         if self.shared.roles.role is not MemberRole.LEADERLESS:
             return True
         since = self._leaderless_since
@@ -177,7 +177,7 @@ class MemberOrder:
         await self.process.close()
 
     def died(self, name: str) -> None:
-        """The parent process saw this one end."""
+        """The parent process saw the process of this name end."""
         self.shared.member.lost_from(name, asyncio.get_running_loop().time(), is_dead=True)  # rule 17
         self.shared.turns.soon()
         if self._work is not None:

@@ -1,11 +1,11 @@
 """SharedOrder: drives this process's Member on the event loop: sockets, timers, and the Dispatchers of its pools.
 
-Everything that comes (frames, facts of requests, measurements) is taken in during one turn of the loop, in `_turn`:
+Everything that arrives (frames, facts of requests, measurements) is processed in one turn of the loop, in `_turn`:
 usage is brought up to date, the Member ticks, its frames are sent, and its actions are carried out.
 
-A parent process names the leader, or a store does (store_election.py), which is asked beside the turns: no decision
-waits for it. following.py has the connection to the leader, accepted.py those of
-followers, turns.py says when the next turn is due.
+A parent process appoints the leader, or a store elects it (store_election.py). The store is called outside of the
+turns, so no decision waits for it. following.py has the connection to the leader, accepted.py the connections of
+followers; turns.py says when the next turn is due.
 """
 
 import asyncio
@@ -39,38 +39,38 @@ log = logging.getLogger(__name__)
 
 
 class OrderShell(Protocol):
-    """The functions that a shared order needs of its process: to look something up there, or to have something done."""
+    """The functions of its process that a shared order calls."""
 
     def make_scheduler(self, pool: str) -> SharedSchedulerProtocol:
-        """A new leader's Scheduler of this pool."""
+        """Make a new leader's Scheduler of this pool."""
         ...
 
     def tenant(self, tenant_id: str) -> Tenant | None:
-        """None: the registry does not know it."""
+        """The tenant in the registry; None: the registry does not know it."""
         ...
 
     def heard(self, topic: str, body: bytes) -> None:
-        """The leader has told this to all."""
+        """The leader has sent this state to all followers."""
         ...
 
     def measure(self, backend_ids: Collection[str] | None) -> None:
-        """Measure these backends now; None: all (rules 22, 27). The leader, which is in this process, asks for it."""
+        """Measure these backends now; None: all (rules 22, 27). Called by the leader, which is in this process."""
         ...
 
     def role_changed(self, role: MemberRole) -> None:
-        """The role of this process, or its leader, is another one now."""
+        """The role of this process, or its leader, has changed."""
         ...
 
 
 class SharedOrder:
     """The driver of one process's Member on the event loop: its sockets, timers and Dispatchers. Made and used on its
-    loop; `start` it, `stop` it.
+    loop; call `start`, and `stop` at the end.
     """
 
     def __init__(
         self, place: MemberPlace, shell: OrderShell, *, wait_s_max: float, elections: ElectionStore | None = None
     ) -> None:
-        """Without `elections` the place names the leader."""
+        """Without `elections`, `place` names the leader."""
         self.place = place
         self._loop = asyncio.get_running_loop()
         self._shell = shell
@@ -96,7 +96,7 @@ class SharedOrder:
     # -- start and stop --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take part from now on: lead, follow, or stand for election. The port listens already."""
+        """Take part from now on: lead, follow, or stand for election. The port must listen already."""
         place = self.place
         self._is_started = True
         if self._election is not None:
@@ -106,7 +106,7 @@ class SharedOrder:
         self.turns.soon()
 
     def reconnected(self) -> None:
-        """The store was connected to anew: it may know less than it did."""
+        """The election store was connected anew: it may know less than before."""
         if self.member.campaign is not None:
             self.member.campaign.candidate.reconnected(self._loop.time())
             if self._is_started and self._election is not None:
@@ -120,7 +120,7 @@ class SharedOrder:
             self._turn()
 
     async def stop(self) -> None:
-        """Leave the order: what is in flight here counts as left by its clients."""
+        """Leave the order: requests in flight here count as left by their clients."""
         self._is_stopping = True
         self.roles.stops()
         await self._following.stop()
@@ -145,11 +145,11 @@ class SharedOrder:
 
     @property
     def leader(self) -> Leader | None:
-        """The leader, where it is in this process."""
+        """The leader, if it runs in this process; else None."""
         return self.member.lead.leader
 
     def view(self) -> ClusterView:
-        """The members, which of them leads, and since when, as this process knows."""
+        """The members, the leader among them, and since when it leads, as far as this process knows."""
         place, addresses = self.place, dict(self.place.addresses)
         if place.leader_address is not None:
             addresses = {name: place.addresses[name] for name in self.accepted.names()}
@@ -157,7 +157,7 @@ class SharedOrder:
         return self.roles.view(self.member, addresses)
 
     def lacks(self, backend_ids: frozenset[str]) -> None:
-        """Tell the leader that this process cannot reach these backends, which it may name (rule 8)."""
+        """Report to the leader that this process cannot reach these backends (rule 8)."""
         self.member.follower.out_of_reach.are(backend_ids)
         self.turns.soon()
 

@@ -1,7 +1,7 @@
-"""MemberPlace: what a process is to the others of its order, and the transport by which they reach each other.
+"""MemberPlace: a process as the others of its order know it, and the transport between them.
 
-An address is `host:port`, or the path of a Unix socket. Replicas meet by TCP and mutual TLS; workers of one machine by
-Unix sockets in a private folder, which only their own user can open.
+An address is `host:port`, or the path of a Unix socket. Replicas connect by TCP and mutual TLS; workers of one machine
+by Unix sockets in a private folder, which only their own user can open.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ if TYPE_CHECKING:  # cryptography is loaded where there are replicas
 @dataclass(slots=True)
 class MemberPlace:
     """The place of one process among those that share an order: its name, its address and the ways to reach the others.
-    Mutable: `address` is set when the process listens. `secret` and `credentials`, where nothing configures them, are
-    set when Redis was reached.
+    Mutable: `address` is set when the process listens. `secret` and `credentials` are set when Redis was reached, if
+    they are not configured.
 
-    `name` was no other process's before. `listen` is the path of a Unix socket, or host and port; `advertise` is what
-    others connect to, "" for what was bound. `secret` is known to all of them and to no other process; `credentials`
-    are what they know each other by where they meet by TCP. With a `leader_address` a parent process appoints the
-    leader: the process that listens there, in this epoch, and `others` are the members that run already; without one a
-    store elects.
+    No other process ever had this `name`. `listen` is the path of a Unix socket, or host and port; `advertise` is the
+    address that others connect to, "" for the bound one. `secret` is known to all processes of the order and to no
+    other; `credentials` authenticate them over TCP. With a `leader_address`, a parent process has appointed the leader:
+    the process that listens there, in this epoch; `others` are the members that run already. Without it, a store elects
+    the leader.
     """
 
     name: str
@@ -55,13 +55,13 @@ class MemberPlace:
     @property
     def has_state(self) -> bool:
         """Whether this process has the state, its discovery, and the ports for operators: of the processes of one
-        machine the one that leads.
+        machine, only the leader.
         """
         return self.leader_address is None or self.is_appointed
 
 
 def open_session(address: str) -> tuple[aiohttp.ClientSession, str]:
-    """A session to the process at this address, and the root of its URLs. Close the session."""
+    """A session to the process at this address, and the root of its URLs. The caller closes the session."""
     if address.startswith("/"):
         return aiohttp.ClientSession(connector=aiohttp.UnixConnector(address)), "http://member"
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector()), f"https://{address}"

@@ -1,7 +1,7 @@
-"""RoleWork: what one process does by its role in the shared order.
+"""RoleWork: the tasks of one process that follow from its role in the shared order.
 
-The leader asks the backends, tells the others of them, admits to budgets for all, and writes what is learnt; a follower
-is told. The role may change while the process runs.
+The leader polls the backends, reports their state to the others, admits calls to budgets for all, and writes the learnt
+state; a follower receives the results. The role may change while the process runs.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _FOUND: Final = msgspec.msgpack.Decoder(dict[int, frozenset[str]])
 
 class RoleWork:
     """The work that one process does because of its role in the shared order, such as leader or follower. Made on the
-    loop when all parts of the gateway are there; `stop` it before they are stopped.
+    loop when all parts of the gateway exist; call `stop` before these are stopped.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class RoleWork:
             tasks.start(management.claims.run())
 
     def stop(self) -> None:
-        """Take no role up any more: it would ask a store that is closed next."""
+        """Take up no role any more, because a new role would use a store that is closed next."""
         self._is_over = True
 
     # -- the role of this process ----------------------------------------------------------------------------
 
     def take_up(self, role: MemberRole, *, is_other: bool) -> None:
-        """The role of this process, or its leader, is this one now. `is_other`: so is its own leadership."""
+        """Take up this role; the role or the leader has changed. `is_other`: this process's own leadership, too."""
         if self._is_over:
             return
         if is_other:
@@ -83,12 +83,12 @@ class RoleWork:
     # -- what the leader tells -------------------------------------------------------------------------------
 
     def hear_found(self, body: bytes) -> None:
-        """The leader has told what its discovery has found."""
+        """Apply the servers that the leader's discovery has found."""
         for number, urls in _FOUND.decode(body).items():
             self.management.found(number, urls)
 
     def found(self, number: int, urls: frozenset[str]) -> None:
-        """Discovery has found this, here or in the process that discovers for all."""
+        """Discovery, here or in the process that discovers for all, has found these servers."""
         self._found[number] = urls
         self._share_found()
 

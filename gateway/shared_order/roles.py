@@ -1,4 +1,4 @@
-"""Roles: which part this process has in its order, since when and why, and what it knows of the others."""
+"""Roles: the role of this process in its order, since when and why it has it, and the known roles of the others."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Roles:
-    """The role of this process in its order, since when it has it, and what it knows of the others' roles. Mutable."""
+    """The role of this process in its order, since when it has it, and the known roles of the others. Mutable."""
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""
@@ -28,17 +28,15 @@ class Roles:
         self._seen: dict[str, tuple[MemberRole, float]] = {name: (self.role, clock())}
 
     def because(self, reason: str) -> None:
-        """What has just happened, which the next change of the role is put down to."""
+        """Record an event as the reason for the next change of the role."""
         self._reason = reason
 
     def stops(self) -> None:
-        """Leave the order, which says nothing of whether another process leads."""
+        """The process leaves the order, which does not show whether another process leads."""
         self._reason = _STOPS
 
     def look(self, member: Member) -> bool:
-        """Take note of the present role, and log a change of leadership. Returns whether this process's role or its
-        leader is another one now.
-        """
+        """Note the present role, and log a new leadership. Returns whether this process's role or leader changed."""
         role, leader, epoch = _role_of(member), _leader_of(member), member.follower.link.epoch
         if member.lead.leader is not None:
             epoch = member.lead.leader.epoch
@@ -61,7 +59,7 @@ class Roles:
         return True
 
     def view(self, member: Member, addresses: Mapping[str, str]) -> ClusterView:
-        """All that this process knows of the cluster."""
+        """The cluster, as far as this process knows it."""
         now, found = self._clock(), {**addresses, self._name: addresses.get(self._name, "")}
         members = []
         for name, address in sorted(found.items()):

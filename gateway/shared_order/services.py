@@ -1,7 +1,7 @@
-"""Services between the processes of one order besides the order itself: the state of worker 0, shared counts, views.
+"""Services between the processes of one order, besides the order itself: the state of worker 0, shared counts, views.
 
-Every process answers at its port, to callers that it knows (transport.py), on connections of their own: a large answer
-does not hold up the order's frames. Each member has one such connection, as it has one for the order.
+Every process answers authenticated callers at its port (transport.py), on separate connections: a large answer does not
+delay the order's frames. Each member has one such connection besides its connection for the order.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class MemberPort:
         *,
         order: Callable[[web.WebSocketResponse, str], Awaitable[None]],
     ) -> None:
-        """`order` has the order's connection to the member of this name, until it ends."""
+        """`order` serves the order's connection of the member with this name, until the connection ends."""
         self._place = place
         self._services = services
         self._paths = {"/order": (order, FRAME_BYTES_MAX), "/services": (self._serve, BODY_BYTES_MAX)}
@@ -159,11 +159,11 @@ class MemberPort:
 
 class ServiceClient:
     """A client that sends questions to another process of the order. It uses one connection, and opens it again after
-    it was lost. Made on the loop, `close` it.
+    it was lost. Made on the loop; call `close` at the end.
     """
 
     def __init__(self, place: MemberPlace, address: str, member: str | None = None) -> None:
-        """`member` is to listen there; None: any."""
+        """`member` is the process that must listen at this address; None: any."""
         self.address = address
         self._place = place
         self._member = member
@@ -176,7 +176,7 @@ class ServiceClient:
         self._number = 0
 
     async def ask(self, service: str, body: bytes = b"") -> bytes:
-        """What the service answers. Raises StoreUnavailable where it does not answer, StoreFull."""
+        """The answer of the service. Raises StoreUnavailable where it does not answer, StoreFull."""
         self._number += 1
         number = self._number
         answered = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -238,7 +238,7 @@ class ServiceClient:
 
 class Peers(Others):
     """The access of one process to the other processes of its shared order. It asks them at their ports. Made on the
-    loop, `close` it.
+    loop; call `close` at the end.
     """
 
     def __init__(self, order: SharedOrder, tasks: Tasks) -> None:

@@ -1,4 +1,4 @@
-"""StoreElection: the store that elects, as one process's Member calls it. It is asked beside the turns of the order."""
+"""StoreElection: calls the election store for one process's Member, outside of the turns of the order."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -16,8 +16,8 @@ from gateway.tasks import Tasks
 
 
 class StoreElection:
-    """The caller of the election store: it makes the calls that this process's Member wants. Mutable; used on the loop
-    of the order.
+    """The caller of the election store: it makes the calls that this process's Member asks for. Mutable; used on the
+    loop of the order.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class StoreElection:
         self.read_checkpoint()
 
     def ask(self) -> None:
-        """Make the calls that the member wants to be made."""
+        """Make the calls that the Member has due now."""
         campaign = self._member.campaign
         if campaign is not None:
             for call in campaign.calls():
                 self._in_background(self._call(campaign, call))
 
     def read_checkpoint(self) -> None:
-        """Read what the store keeps for the next leader."""
+        """Read the checkpoint that the store keeps for the next leader."""
 
         async def read() -> None:
             body = await self._store.checkpoint()
@@ -58,7 +58,7 @@ class StoreElection:
         self._in_background(read())
 
     def put_checkpoint(self, body: bytes) -> None:
-        """Have the store keep this for the next leader."""
+        """Store this checkpoint for the next leader."""
         self._in_background(self._store.put_checkpoint(body))
 
     async def leave(self, now: float) -> None:
@@ -69,7 +69,7 @@ class StoreElection:
                 await self._store.call(call)
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Make no more calls."""
         await self._asking.cancel()
 
     async def _call(self, campaign: Campaign, call: StoreCall) -> None:

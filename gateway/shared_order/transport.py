@@ -1,8 +1,8 @@
 """Transport: frames of the shared order over WebSockets of aiohttp, on TCP or a Unix socket (place.py).
 
-On TCP both sides have shown certificates of the cluster before (credentials.py); each then says its name, which its
-certificate has to have. What is to be sent waits in a queue of the connection, whose size and age the order is told, so
-that a side that does not read is noticed (rule 26).
+On TCP both sides have first shown certificates of the cluster (credentials.py); each then sends its name, which its
+certificate must contain. Messages wait in a queue of the connection; the order gets the size and age of the queue, so
+that it notices a side that does not read (rule 26).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class OrderConnection:
         self._writer = asyncio.create_task(self._write(), name=f"write to {peer}")
 
     def send(self, body: bytes) -> None:
-        """Send this after all that was sent before: at once where the peer reads, because a turn of a busy loop is
+        """Send this message after all earlier ones: at once if the peer reads, because a turn of a busy loop takes
         several milliseconds.
         """
         if self._waiting is None or self._waiting.done() or self._closing:  # the writer is at work
@@ -55,12 +55,12 @@ class OrderConnection:
             self._waiting.set_result(None)
 
     def unsent(self, now: float) -> tuple[int, float]:
-        """The bytes that the peer's side has not taken, and for how long the oldest of them wait."""
+        """The number of bytes that the peer has not taken, and the seconds for which the oldest of them wait."""
         since = self._sending_since if self._sending_since is not None else (self._queue[0][1] if self._queue else now)
         return self._queued_bytes + self._sending_bytes, now - since
 
     async def run(self, received: Callable[[bytes], None]) -> None:
-        """Give every message to `received` until the connection ends. Raises what `received` raises."""
+        """Pass every message to `received` until the connection ends. Raises the errors of `received`."""
         read = 0
         try:
             async for message in self._websocket:
@@ -76,7 +76,7 @@ class OrderConnection:
             self._writer.cancel()
 
     def close(self) -> None:
-        """Close it at once: what is queued is not sent."""
+        """Close the connection at once: queued messages are not sent."""
         if not self._closing:
             self._closing = True
             self._writer.cancel()
@@ -116,8 +116,8 @@ class _Rest:
 
 
 async def greet(websocket: Socket, place: MemberPlace) -> Hello:
-    """Exchange versions and names, and return what the peer says, whose certificate has that name. Raises HelloError,
-    TimeoutError.
+    """Exchange versions and names; return the peer's Hello, whose name is checked against its certificate. Raises
+    HelloError, TimeoutError.
     """
     own = Hello(place.version, place.name, place.leads)
     async with asyncio.timeout(GREETING_S_MAX):
@@ -136,8 +136,8 @@ async def greet(websocket: Socket, place: MemberPlace) -> Hello:
 async def connected(
     session: aiohttp.ClientSession, url: str, place: MemberPlace, bytes_max: int, member: str | None
 ) -> AsyncGenerator[tuple[ClientWebSocketResponse, Hello]]:
-    """A connection to this member there, with messages of at most so many bytes, and what it says of itself; None: to
-    any member. Raises HelloError, TimeoutError, OSError, ClientError.
+    """A connection to the member (None: any) at this URL, for messages of at most `bytes_max` bytes, and the peer's
+    Hello. Raises HelloError, TimeoutError, OSError, ClientError.
     """
     tls = True if place.credentials is None else place.credentials.connecting
     try:
@@ -152,5 +152,5 @@ async def connected(
 
 
 def accepting_socket(bytes_max: int) -> web.WebSocketResponse:
-    """A server's side of a connection, with messages of at most so many bytes. Pings are the order's own."""
+    """The server's side of a connection, for messages of at most `bytes_max` bytes. The order pings by itself."""
     return web.WebSocketResponse(max_msg_size=bytes_max + 1, compress=False, timeout=CLOSE_S_MAX)

@@ -11,7 +11,7 @@ class Turns:
     """
 
     def __init__(self, turn: Callable[[], None]) -> None:
-        """`turn` takes one, and says so by `begun`."""
+        """`turn` takes a turn, and calls `begun` at its beginning."""
         self._turn = turn
         self._loop = asyncio.get_running_loop()
         self._is_soon = False
@@ -25,7 +25,7 @@ class Turns:
             self._loop.call_soon(self._take_if_due)
 
     def within(self, seconds: float) -> None:
-        """Take a turn within this time."""
+        """Take a turn within this number of seconds."""
         self.by(self._loop.time() + seconds)
 
     def by(self, at: float) -> None:
@@ -38,11 +38,11 @@ class Turns:
         self._timer = self._loop.call_at(at, self._on_timer)
 
     def begun(self) -> None:
-        """Note that a turn is taken now."""
+        """Note that a turn begins now."""
         self._is_soon = False
 
     def stop(self) -> None:
-        """Take none by the timer any more."""
+        """Let the timer start no more turns."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -2,8 +2,8 @@
 drr:quantum_service=200`.
 
 A policy is parsed by the same sections as in the gateway's configuration, and made by the same function: names,
-parameters and error messages are the same. Several policies, predictions or placements, and sessions that are held and
-that are not, are run in every combination.
+parameters and error messages are the same. Several policies, predictions, placements and choices for sessions (held or
+not) are run in every combination.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ WEIGHTS_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices(PolicyOptions):
-    """The policies that are chosen for a comparison."""
+    """The options that choose the policies of a comparison."""
 
     def tried(self, config: Config, pool: str, *, seed: int = 0) -> list[TriedPolicy]:
         """All combinations of the choices, each under its own name. Raises ValueError, listing the possible names."""
@@ -87,8 +87,8 @@ class Choices(PolicyOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantChoices:
-    """The choice of the settings of each tenant in a trace. A configured tenant has its own settings; any other has
-    weight 1 and `requests_per_minute_max`. `weights` override the weights of both.
+    """The choice of the settings of each tenant in a trace. A configured tenant has its own settings; any other tenant
+    has weight 1 and the limit `requests_per_minute_max`. `weights` overrides the weights of both kinds.
     """
 
     configured: Mapping[str, Tenant] = field(default_factory=dict)

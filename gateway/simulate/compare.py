@@ -1,7 +1,7 @@
 """PolicyComparison: checks all options first, then runs one policy after another, and returns the findings.
 
-Each policy gets engines, a Scheduler and a reading of the trace of its own; the calls and their tenants are the same
-for all.
+Each policy gets its own engines and Scheduler, and reads the trace anew; the calls and their tenants are the same for
+all.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,9 +1,10 @@
 """RunExposure: the service bound that a policy guarantees in a run, with U as the run determined it.
 
-U is the exposure: the distance by which counters can diverge although every choice was right. It is the price of the
-longest prompt, or of the output of all requests in flight at once: the actual output, and the expected output, which
-the engines' KV tokens limit. The charge for a prompt until its cached part is known counts, too. The bound is a
-multiple of U + K, and larger where tenants are capped or charges are refunded (policies/fairness/bounds.py).
+U is the exposure: the distance by which counters can diverge although every choice was right. It is the larger of the
+price of the longest prompt and the price of the output of all requests in flight at once. This output is the actual and
+the expected output, limited by the engines' KV tokens. The charge for a prompt before its cached part is known counts,
+too. The bound is a multiple of U + K, and larger where tenants are capped or charges are refunded
+(policies/fairness/bounds.py).
 """
 
 from gateway.observability.metrics.service_gap import GapBound
@@ -30,7 +31,7 @@ class RunExposure:
         return max(self._expected, self._prompt_max, self._open.highest)
 
     def promised(self, promise: GapBound) -> float | None:
-        """The most that two tenants may differ while both wait; None where the policy's bound does not hold."""
+        """The largest allowed difference in service of two tenants that both wait; None: the bound does not hold."""
         bound = promise.bound
         if bound.until_refund and self._refundable.highest:
             return None

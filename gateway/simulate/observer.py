@@ -1,11 +1,11 @@
 """Observer: a wrapper of a run's Scheduler that samples queues, the load of engines, and the differences of service.
 
-It passes every event on unchanged; it does not inspect tokens, which are most of them. At intervals it reads the
-Scheduler's accounts and the engines' gauges.
+It passes every event on unchanged; it does not inspect token events, which are the most frequent. At intervals it reads
+the Scheduler's accounts and the engines' gauges.
 
-Service is compared between tenants that both had requests waiting all the time, the only ones for which a fair policy
-has a bound. For a pair it is the largest difference of service over weight in any part of that time, as in VTC's
-Theorem 4.4 (Sheng et al., OSDI 2024); for the run, the largest of all pairs.
+Service is compared between two tenants that both had requests waiting all the time; only for these does a fair policy
+have a bound. The figure of a pair is the largest difference of service over weight in any part of that time, as in
+VTC's Theorem 4.4 (Sheng et al., OSDI 2024); the figure of the run is the largest of all pairs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ class Shares:
 
     @property
     def jain(self) -> float | None:
-        """The mean of the index over all windows; None where no two tenants ever waited through one."""
+        """The mean of the index over all windows; None where no two tenants ever waited throughout a window."""
         return self._indices / self.windows if self.windows else None
 
     def looked(self, now: float, service: Mapping[str, float], waiting_since: Mapping[str, float]) -> None:
@@ -83,8 +83,8 @@ class Shares:
 
 
 class Observer:
-    """A wrapper of a run's Scheduler that samples queues, engines and service. `tenant_of` returns a tenant that the
-    Scheduler does not know; `groups` has its group.
+    """A wrapper of a run's Scheduler that samples queues, engines and service. `tenant_of` returns the tenant of an id,
+    for tenants that the Scheduler does not know yet; `groups` has the groups of tenants, by id.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Observer:
         return max(self.difference.bins.values(), default=0.0)
 
     def session_findings(self, now: float) -> SessionFindings | None:
-        """What became of sessions until now; None: there were none."""
+        """The findings about sessions until now; None: there were no sessions."""
         return self._sessions.findings(self._scheduler.snapshot(now, ()).sessions)
 
     # -- facts ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The options of `fairlead simulate`, which are what its simulations take: one field for each.
+"""The options of `fairlead simulate`, which are also the arguments of its simulations: one field for each.
 
 Importing this file loads no simulation, so that --help is quick.
 """
@@ -52,7 +52,7 @@ class PolicyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(PolicyOptions):
-    """The options of `fairlead simulate run` that say what is simulated."""
+    """The options of `fairlead simulate run` that define the simulation."""
 
     trace: Annotated[
         Path,
@@ -105,7 +105,7 @@ class RunOptions(PolicyOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """The options of `fairlead simulate agents`. A distribution that is None is the published one."""
+    """The options of `fairlead simulate agents`. A distribution that is None has the published values."""
 
     agents: Annotated[
         list[str],

@@ -86,7 +86,7 @@ class SimulatedFleet:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedPolicy:
     """A policy to simulate, with its price. `make_scheduler` makes the gateway's own Scheduler with this policy.
-    `promise` is the policy's bound on the difference between two tenants; None: it has none.
+    `promise` is the policy's bound on the difference in service between two tenants; None: it has no bound.
     """
 
     label: str

@@ -1,7 +1,7 @@
 """Session times: how long sessions and their turns take in a run, and how many are held and paused.
 
-A turn waits from its arrival to its dispatch. A session takes from its first arrival to its latest end. Whether it goes
-on is not known before the run ends, so the sessions are remembered; beyond a number, the oldest counts as it is.
+A turn waits from its arrival to its dispatch. A session takes from its first arrival to its latest end. Whether a
+session goes on is not known before the run ends, so sessions are remembered; of too many, the oldest counts as ended.
 """
 
 from typing import Final
@@ -14,8 +14,8 @@ REMEMBERED_MAX: Final = 100_000
 
 
 class SessionTimes:
-    """A measurement of how long sessions take in one simulated run, and how long their turns wait. Mutable; it is told
-    of every call, whether that has a session or not.
+    """A measurement of how long sessions take in one simulated run, and how long their turns wait. Mutable; it gets
+    every call, with or without a session.
     """
 
     def __init__(self) -> None:
@@ -53,13 +53,13 @@ class SessionTimes:
             self._spans[key] = self._spans[key][0], now
 
     def sampled(self, view: SessionsView | None) -> None:
-        """The Scheduler's view of sessions, from time to time."""
+        """Take a sample of the Scheduler's view of sessions."""
         if view is not None:
             self._held_max = max(self._held_max, view.states[SessionState.HELD])
             self._paused_max = max(self._paused_max, view.states[SessionState.PAUSED])
 
     def findings(self, view: SessionsView | None) -> SessionFindings | None:
-        """What became of sessions, by the Scheduler's last view (None: it holds none); None: there were none."""
+        """The findings about sessions, or None. `view` is the Scheduler's last view of them; None: it holds none."""
         if not self.has_any:
             return None
         durations = LatencyHistogram()

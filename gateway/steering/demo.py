@@ -1,8 +1,8 @@
 """Demo: two tenants that call this gateway for two minutes, one now and then and one as much as it can.
 
-A newcomer sees by them what fairness does, within a minute of `make run`: the quiet one hardly waits, though the flood
-alone would fill the embedded engine. They are tenants as any other, and may be given weights meanwhile; at the end
-those that the demo has made are deleted. Their calls are trials (gateway/steering/trials.py): nothing else has their
+They show a new user what fairness does, within a minute of `make run`: the quiet tenant hardly waits, though the other
+one alone would fill the embedded engine. They are ordinary tenants, whose weights may be changed meanwhile; at the end,
+the tenants that the demo created are deleted. Their calls are trials (gateway/steering/trials.py), so they need no API
 keys.
 """
 
@@ -38,17 +38,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoTarget:
-    """The target of the demo's calls: the `model` of an engine that runs `requests_max` at a time."""
+    """The target of the demo's calls: the `model` of an engine that runs `requests_max` requests at a time."""
 
     model: str
     requests_max: int
 
 
 class Demo:
-    """The demo of one process: two tenants that call this gateway for two minutes. Made on the loop; `stop` it."""
+    """The demo of one process: two tenants that call this gateway for two minutes. Made on the loop; `stop` ends it."""
 
     def __init__(self, registry: Registry, trials: Trials, target: Callable[[], DemoTarget | None]) -> None:
-        """`target` None: there is no embedded engine here."""
+        """`target` returns the target of the demo's calls; None: there is no embedded engine here."""
         self._registry = registry
         self._trials = trials
         self.target = target
@@ -64,7 +64,7 @@ class Demo:
         return self.target() is not None
 
     def begin(self, target: DemoTarget, *, actor: str) -> None:
-        """Make the tenants, and let them call."""
+        """Create the tenants, and start their calls."""
         assert not self.is_running, "the caller has looked"
         self.ends_at_s = time.time() + DEMO_S
         self._running = asyncio.create_task(self._run(target, actor))

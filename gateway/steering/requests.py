@@ -73,7 +73,7 @@ class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
 
 
 class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A query for at most `limit` requests in this state (None: queued and running), behind the place `after`. The
+    """A query for at most `limit` requests in this state (None: queued and running), after the position `after`. The
     other fields select requests by id, tenant, key, pool, model, backend and outcome (None: any).
     """
 
@@ -89,7 +89,7 @@ class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     outcome: str | None = None
 
     def takes(self, row: RequestRow) -> bool:
-        """Whether this row is one that is asked for. Its state is not looked at."""
+        """Whether this row matches the query, apart from its state."""
         return (
             (self.after is None or row.place > self.after)
             and self.tenant in (None, row.tenant)
@@ -132,7 +132,7 @@ class EndedRequests:
         self._newest[row.id] = row
 
     def find(self, request_id: str) -> RequestRow | None:
-        """The request that ended last with this id."""
+        """The last ended request with this id; None without one."""
         return self._newest.get(request_id)
 
     def newest_first(self) -> Iterator[RequestRow]:
@@ -166,7 +166,7 @@ class EndedRequests:
 
 class FoundRequests(NamedTuple):
     """The answer to a query for requests: the rows found in all processes, and the processes that did not answer.
-    `waits` tells why the queued requests wait, by id at the Scheduler.
+    `waits` has the reasons why the queued requests wait, by id at the Scheduler.
     """
 
     rows: list[RequestRow]
@@ -200,7 +200,7 @@ class AllRequests:
         return FoundRequests(rows, await self._why(rows), missing)
 
     async def cancel(self, request_id: str) -> Cancelling:
-        """Cancel the request with this id, in whichever process it is."""
+        """Cancel the request with this id, whichever process has it."""
         found = self._cancel(request_id)
         if found is Cancelling.DONE:
             return found

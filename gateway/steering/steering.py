@@ -57,8 +57,8 @@ class Steering:
         demo: Demo,
         trials: Trials,
     ) -> None:
-        """Connect it with the other parts, which all exist now. `sections_of` gives the settings of a pool's Scheduler,
-        as sections of the configuration.
+        """Connect these parts with the rest of the gateway, which exists now. `sections_of` gives the settings of a
+        pool's Scheduler, as sections of the configuration.
         """
         self._pools = pools
         self._recorded.active = active

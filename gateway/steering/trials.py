@@ -1,8 +1,8 @@
 """Trials: one prompt to one model as a chosen tenant, asked by an operator that has no key of the tenant.
 
-The call goes through the server of the data port, over a pair of sockets within this process, by a key that is accepted
-for this call alone. So the tenant's limits, order, prices and charges hold as for any of its calls, whatever the port's
-address, TLS and processes are. No prompt and no answer is stored.
+The call goes through the server of the data port, over a pair of sockets within this process, with a key that is
+accepted only for this call. So the tenant's limits, order, prices and charges hold as for any of its calls, whatever
+the port's address, TLS and processes are. No prompt and no answer is stored.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ class TrialCall:
 class TrialResult(msgspec.Struct, kw_only=True):
     """The result of a trial call.
 
-    `status` is that of the data port, and `error` why the call was refused or failed. `queue_s` is null where it was
-    never sent to a backend, `ttft_s` is from its arrival to its first token, and `cost` is exact decimal text, null
+    `status` is that of the data port, and `error` why the call was refused or failed. `queue_s` is null where the call
+    was never sent to a backend, `ttft_s` is from its arrival to its first token, and `cost` is exact decimal text, null
     without a price. `trace_id` is the trace that the call and its backend take part in.
     """
 
@@ -81,12 +81,12 @@ class Trials:
         self._tenant_is_model = tenant_is_model
 
     def is_of_tenant(self, trial: TrialCall) -> bool:
-        """Whether the call is the tenant's: where models are the tenants, it is that of its model."""
+        """Whether the call belongs to its tenant: if models are the tenants, its model has to be the tenant."""
         return not self._tenant_is_model or trial.model == trial.tenant
 
     async def run(self, trial: TrialCall) -> AsyncGenerator[str | TrialResult]:
-        """The text of the answer as it comes, "" where nothing has come for LOOK_S, and its result at the end. The call
-        ends with the iteration.
+        """Yield the text of the answer as it arrives, "" after LOOK_S without text, and the TrialResult at the end. If
+        the iteration stops early, the call ends.
         """
         trace_id, key = secrets.randbits(128) or 1, new_key()
         result = TrialResult(request_id=f"trial-{secrets.token_hex(8)}", trace_id=f"{trace_id:032x}")

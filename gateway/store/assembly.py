@@ -46,7 +46,7 @@ def _file(state: StateSection, config_file: Path | None) -> Path | None:
 
 
 def make_elections(redis: RedisSection) -> "RedisElection":
-    """What elects among gateways that share this Redis. Raises ValueError where a password cannot be read."""
+    """The election store of the gateways that share this Redis. Raises ValueError where a password cannot be read."""
     from gateway.cluster.asking import ANSWER_S_MAX  # noqa: PLC0415
     from gateway.store.redis_election import RedisElection  # noqa: PLC0415
 

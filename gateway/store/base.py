@@ -196,20 +196,20 @@ def from_json(text: bytes | str | None) -> Body | None:
 
 
 def oldest_day(newest: str) -> str:
-    """The first day that is kept when `newest` is the newest."""
+    """The first day whose usage is kept when `newest` is the newest day."""
     return (date.fromisoformat(newest) - timedelta(days=USAGE_DAYS_MAX - 1)).isoformat()
 
 
 def action_of(before: Body | None, after: Body | None) -> str:
-    """The name of a change in the audit log."""
+    """The audit log's name for a change from `before` to `after` (None: no document)."""
     if after is None:
         return "delete"
     return "create" if before is None else "update"
 
 
 class Store(Protocol):
-    """The store of a gateway's state. Every method may raise StoreUnavailable. None takes longer than the store's own
-    timeout. No request waits for one.
+    """The store of a gateway's state. Every method may raise StoreUnavailable. No method takes longer than the store's
+    own timeout. No request waits for the store.
     """
 
     @property
@@ -218,7 +218,7 @@ class Store(Protocol):
         ...
 
     async def open(self) -> None:
-        """Open the store. Raises StateFileError where there is a file that must not be changed."""
+        """Open the store. Raises StateFileError if the state file must not be changed."""
         ...
 
     async def close(self) -> None: ...
@@ -227,7 +227,7 @@ class Store(Protocol):
         self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
     ) -> tuple[Document, ...]:
         """Apply all changes, with the audit entries of the audited ones, or none. Raises VersionConflict, StoreFull.
-        They are durable in this store when it returns.
+        The changes are durable in this store when the method returns.
         """
         ...
 
@@ -252,24 +252,24 @@ class Store(Protocol):
         ...
 
     async def usage(self, query: UsageQuery) -> tuple[UsageRow, ...]:
-        """The rows that are asked for, ordered by day, tenant, key, model, writer. Raises StoreFull where they are more
-        than USAGE_ROWS_MAX and the query has no limit.
+        """The rows that match the query, ordered by day, tenant, key, model, writer. Raises StoreFull for more than
+        USAGE_ROWS_MAX rows if the query has no limit.
         """
         ...
 
     async def last_days(self, since: str) -> dict[Holder, str]:
-        """The last day with usage of each tenant's keys that have any on `since` or later."""
+        """The last day with usage of each tenant and key that has usage on the day `since` or later."""
         ...
 
     async def put_learnt(self, learnt: Learnt) -> None:
-        """Write the data, unless newer data of that name is stored."""
+        """Write the learnt state, unless newer state of the same name is stored."""
         ...
 
     async def learnt(self, name: str) -> Learnt | None: ...
 
 
 async def usage_rows(store: Store, query: UsageQuery) -> AsyncIterator[tuple[UsageRow, ...]]:
-    """The rows that are asked for, without a limit, in parts: memory holds one part, however many rows there are.
+    """The rows that match the query, without a limit, in parts: memory holds one part, however many rows there are.
     Raises StoreUnavailable.
     """
     while rows := await store.usage(query := query._replace(limit=ROWS_AT_ONCE)):

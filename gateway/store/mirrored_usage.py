@@ -1,7 +1,7 @@
 """Mirrored usage: usage on this gateway's disk, and in the shared store, which has the usage of all gateways.
 
-Usage counted here is written to the shared store with the next sync; the usage of others is read every USAGE_PULL_S.
-Both copies keep the larger of two totals, so a write whose outcome is unknown is repeated.
+Usage that is counted here is written to the shared store with the next sync; the usage of other gateways is read every
+USAGE_PULL_S. Both copies keep the larger of two totals, so a write whose outcome is unknown is repeated.
 """
 
 import time

@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 
 class Periodic:
-    """A periodic task: it runs `work` again and again on one loop. An exception from it is logged, and it runs
-    again.
+    """A periodic task: it runs `work` again and again on one loop. If `work` raises, the exception is logged, and
+    `work` runs again.
     """
 
     def __init__(self, work: Callable[[], Awaitable[None]], pause_s: float, name: str) -> None:
@@ -34,7 +34,7 @@ class Periodic:
             self._task = None
 
     def finish(self) -> None:
-        """End the repetition from within the work, where `stop` would wait for itself."""
+        """End the repetition from within `work`, where `stop` would wait for itself."""
         self._stopping.set()
 
     @property

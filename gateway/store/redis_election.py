@@ -1,6 +1,6 @@
 """Redis election: the key of the leader, the list of members, and the last checkpoint, in one Redis or Valkey server.
 
-It has two connections of its own: a checkpoint that is written must not delay a renewal.
+The election store has two connections of its own, so that the writing of a checkpoint delays no renewal.
 """
 
 import secrets
@@ -32,8 +32,8 @@ class RedisElection:
         self._secret: str | None = None  # of all members, where only the server knows one
 
     def join(self, version: int, on_connected: Callable[[], None]) -> None:
-        """Call for a member with this version of the protocol. `on_connected` is called with every new connection,
-        which may lead to a server that knows less.
+        """Make calls for a member with this version of the protocol. `on_connected` is called with every new
+        connection, which may lead to a server that knows less.
         """
         self.version, self._server.on_connected = version, on_connected
 
@@ -57,8 +57,8 @@ class RedisElection:
         return StoreView(leader.decode() or None, epoch, listed, counter, frozenset(strangers), silent_s, agreed)
 
     async def put_checkpoint(self, body: bytes) -> None:
-        """Store this checkpoint in place of the previous one, and the members' secret. Raises StoreUnavailable. The
-        server may have lost both.
+        """Store this checkpoint in place of the previous one. Store the members' secret again, too, because the server
+        may have lost it. Raises StoreUnavailable.
         """
         await self._besides.put({CHECKPOINT: body, **({} if self._secret is None else {SECRET: self._secret})})
 
@@ -68,7 +68,7 @@ class RedisElection:
         return body
 
     async def shared_secret(self) -> bytes:
-        """The secret of all processes that use this server and prefix, made by the first that asks. Raises
+        """The secret of all processes that use this server and prefix, made by the first process that asks. Raises
         StoreUnavailable.
         """
         await self._besides.ask("SET", SECRET, secrets.token_hex(SECRET_BYTES), "NX")

@@ -1,11 +1,11 @@
-"""Redis store: documents, usage and learned data in one Redis or Valkey server, shared by gateways. Each write is one
+"""Redis store: documents, usage and learned data in one Redis or Valkey server of several gateways. A write is one
 atomic script.
 
 No call waits longer than the timeout, and no call is retried here: the caller knows whether a retry is still useful. A
 new connection may lead to a server that has restarted with old data, or with none: then `incarnation` changes, and the
 caller has to compare its data with the server again.
 
-Rights that it needs: docs/operations.md.
+docs/operations.md lists the rights that the store needs.
 """
 
 import asyncio
@@ -275,12 +275,12 @@ class RedisServer:
             await self._redis.connection_pool.aclose()
 
     async def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """What the script returns. Raises StoreUnavailable."""
+        """The result of the script. Raises StoreUnavailable."""
         async with self._mapped():
             return await self._scripts[script](keys=[self.name(key) for key in keys], args=args)
 
     async def ask(self, command: str, key: str, *args: Any) -> Any:
-        """What the command returns. Raises StoreUnavailable."""
+        """The result of the command. Raises StoreUnavailable."""
         async with self._mapped():
             # redis-py has no types for this one.
             return await self._redis.execute_command(command, self.name(key), *args)  # type: ignore[no-untyped-call]

@@ -76,7 +76,7 @@ class StateFile:
         return self._database is not None
 
     async def open(self) -> None:
-        """Raises StateFileError."""
+        """Open the file. Raises StateFileError."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
 
     async def close(self) -> None:
@@ -84,7 +84,7 @@ class StateFile:
         self._thread.shutdown()
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What the work returns. Raises StoreUnavailable."""
+        """Run `work` in the file's thread, and return its result. Raises StoreUnavailable."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -223,7 +223,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit everything inside the block, or nothing of it."""
+    """Commit all statements of the block, or none of them."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,4 +1,4 @@
-"""Cells: the text of one cell, with numbers and their units, and names that a terminal cannot mistake for commands.
+"""Cells: the text of one cell: numbers with their units, and names that a terminal cannot mistake for commands.
 
 A tenant's name, a model and a request id are a client's choice. None of their control characters, escape sequences,
 bidirectional overrides or invisible characters reaches the terminal.
@@ -31,7 +31,7 @@ def _columns_of(character: str) -> int:
 
 
 def fitted(text: str, width: int, *, right: bool = False) -> str:
-    """The text in exactly `width` columns: a longer one is cut with `~`, a shorter one is filled with spaces."""
+    """The text in exactly `width` columns: a longer text is cut with `~`, a shorter text is filled with spaces."""
     columns = columns_of(text)
     if columns > width:
         text, columns = _cut(text, width)

@@ -48,7 +48,7 @@ def columns_of_view(view: TopView, window: int) -> Sequence[Column]:
 
 
 def is_of_group(document: Mapping[str, Any]) -> bool:
-    """Whether the document is one group's part, which has no processes, tiers, backends and requests."""
+    """Whether the live document is one group's part of it, which has no processes, tiers, backends and requests."""
     return "group" in document
 
 

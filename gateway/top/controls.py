@@ -1,4 +1,4 @@
-"""Controls: the choices of the operator of `fairlead top`, made by keys: a view, an order, a filter, a row, a pause."""
+"""Controls: an operator's choices by keys in `fairlead top`: a view, an order, a filter, a row, a pause."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,8 +34,8 @@ class Ordering:
 
 @dataclass
 class ShownRows:
-    """The rows on the screen of `fairlead top`, and which of them is chosen or opened. `selected` is the id of a row:
-    it follows its row when the order changes. `opened` is that of the row whose fields are shown.
+    """The rows on the screen of `fairlead top`, and which of them is chosen or opened. `selected` is the id of the
+    chosen row, which stays chosen when the order changes. `opened` is the id of the row whose fields are shown.
     """
 
     selected: str | None = None
@@ -57,7 +57,7 @@ class ShownRows:
         return self.ids.index(self.selected) if self.selected in self.ids else 0
 
     def move(self, rows: int) -> None:
-        """Choose the row that is `rows` rows below; where the fields of one row are shown, scroll."""
+        """Choose the row that is `rows` rows below; if the fields of one row are shown, scroll instead."""
         if self.opened is not None:
             self.first = max(0, self.first + rows)
         elif self.ids:
@@ -78,7 +78,7 @@ class ShownRows:
 
 @dataclass
 class Controls:
-    """The operator's choices in `fairlead top`: the view, its order and what is shown."""
+    """The operator's choices in `fairlead top`: the view, its order and the shown rows."""
 
     view: TopView = TopView.TENANTS
     orderings: dict[TopView, Ordering] = field(
@@ -95,7 +95,7 @@ class Controls:
     shown_titles: Sequence[str] = ()
 
     def pressed(self, key: str) -> None:
-        """Handle a key: a character, or one of the names above."""
+        """Handle a key: a character, or the name of a special key."""
         if self.is_typing:
             self._typed(key)
         elif self.is_help:

@@ -1,4 +1,4 @@
-"""Feed: what `fairlead top` reads from the admin API, the live stream in one thread and the shown requests in another.
+"""Feed: reads the admin API for `fairlead top`: the live stream in one thread, the shown requests in another.
 
 A lost connection is made again, with pauses that grow to RETRY_S_MAX, for as long as the program runs. The key is read
 again for each connection, because a new gateway has another key.
@@ -48,7 +48,7 @@ class LiveFeed:
             raise UnreachableError(self._error)
 
     def known(self) -> Known:
-        """The state that is known now."""
+        """The state of the gateway as it is known now."""
         notice, now = "", time.monotonic()
         lost_at, back_at = self._lost_at, self._back_at
         if lost_at is not None:

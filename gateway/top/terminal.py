@@ -1,7 +1,7 @@
 """The terminal of `fairlead top`: draws pictures by curses, and reads keys.
 
-One thread sleeps until a key, a new document or a change of size; a connection that is lost wakes it once a second, for
-the seconds in its notice. However it ends (q, Ctrl-C, SIGTERM, an error), the terminal is restored.
+One thread sleeps until a key, a new document or a change of size; while the connection is lost, it wakes once a second
+for the notice. However the command ends (q, Ctrl-C, SIGTERM, an error), the terminal is restored.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class TerminalError(Exception):
 
 
 def watch(connect: Callable[[], AdminClient]) -> None:
-    """Show the state of the gateway that this connects to, until the operator quits. Raises UnreachableError,
+    """Show the state of the gateway that `connect` reaches, until the operator quits. Raises UnreachableError,
     TerminalError and KeyboardInterrupt.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

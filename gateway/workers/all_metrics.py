@@ -3,8 +3,8 @@
 A page of 2,000 tenants costs a worker 290 ms of CPU, and the sum of two pages 110 ms. prometheus_client's own mode for
 several processes (`PROMETHEUS_MULTIPROC_DIR`) takes 740 ms, and 1.0 us for each change of a value.
 
-The shown counts are stored for the next worker 0, and the counts of ended workers stay: a rate counts a counter that
-falls twice.
+The shown counts are stored for the next worker 0, and the counts of ended workers stay, because Prometheus takes a
+counter that falls for a restart, and counts it twice.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class AllMetrics:
         self._dead: set[str] = set()  # their names
 
     def read(self) -> None:
-        """Read the counts that the previous worker 0 has stored, which may be shown until the others answer."""
+        """Read the counts that the previous worker 0 stored, which may be shown until the other workers answer."""
         with suppress(FileNotFoundError):
             for name, text in orjson.loads(self._worker.counters_file.read_bytes()).items():
                 if name in self._worker.others and name not in self._dead:

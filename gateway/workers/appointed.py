@@ -1,4 +1,4 @@
-"""Appointed: the way of a worker into the order, where its parent process has decided which worker leads.
+"""Appointed: how a worker joins the order; its parent process has decided which worker leads.
 
 Worker 0 leads. It alone has the state, the admin port and the port of metrics.
 """
@@ -34,7 +34,7 @@ class Appointed:
     """The way in which one worker joins the shared order: its parent process appoints the leader. An Entrance."""
 
     def __init__(self, order: MemberOrder, *, worker: WorkerPlace, config: Config, store: Store | None) -> None:
-        """`store` is worker 0's; the other workers have no store."""
+        """`store` is the store of worker 0; the other workers have none."""
         self._order, self._worker, self._config, self._store = order, worker, config, store
         self.listening = worker.listening
         self._metrics = AllMetrics(order.others, worker)

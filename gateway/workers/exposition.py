@@ -1,7 +1,7 @@
 """Exposition: the /metrics of several workers, added up to one page in Prometheus' text format.
 
-Counters and histograms are summed. A gauge is summed, too, because each worker reports its own part, except for the
-gauges below. Only worker 0 reports queues, backends and service.
+Counters and histograms are summed. A gauge is summed, too, because each worker reports its own part; the gauges listed
+in this module are exceptions. Only worker 0 reports queues, backends and service.
 """
 
 import re

@@ -1,9 +1,8 @@
-"""ParentProcess: starts the workers, passes signals on, and restarts workers that die. It has no event loop and no
-threads.
+"""ParentProcess: starts the workers, passes signals on, and restarts dead workers. It has no event loop and no threads.
 
 It makes the things that all workers share: the listening socket, a private folder for their sockets, and a secret. The
-listening socket is inherited, so a busy worker accepts less, and one that dies loses no connection that waits in its
-queue (with SO_REUSEPORT each would have a queue of its own).
+listening socket is inherited, so a busy worker accepts fewer connections, and a worker that dies loses no waiting
+connection (with SO_REUSEPORT each worker would have its own queue).
 """
 
 import logging
@@ -39,7 +38,7 @@ RunWorker = Callable[[WorkerPlace], int]
 
 
 def count_of(workers: int | Literal["auto"]) -> int:
-    """The number of workers by this setting; `auto`: one for every core that this process may use."""
+    """The number of workers for this setting; `auto`: one for every core that this process may use."""
     if workers != "auto":
         return workers
     cores = len(os.sched_getaffinity(0))
@@ -69,7 +68,7 @@ class _Worker:
 
 @dataclass
 class ParentProcess:
-    """The parent process of `workers` worker processes. `run` returns when all have ended."""
+    """The parent process of `workers` worker processes. `run` returns when all workers have ended."""
 
     workers: int
     run_worker: RunWorker

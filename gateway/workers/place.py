@@ -15,7 +15,7 @@ SOCKET_NAME = "leader"
 class WorkerPlace:
     """The place of one worker in a group of `workers` processes. Worker 0 leads.
 
-    `name` was no other process's before. `epoch` counts the starts of worker 0. `others` are the names of the workers
+    No other process ever had this `name`. `epoch` counts the starts of worker 0. `others` are the names of the workers
     that run already. `secret` is known only to the workers of this parent. `control` is the reading end of a pipe on
     which the parent names workers that have died; the end of the pipe means that the parent has died.
     """
@@ -36,7 +36,7 @@ class WorkerPlace:
 
     @property
     def counters_file(self) -> Path:
-        """The file with the counts of worker 0 and the others, for the next worker 0."""
+        """The file with the counts of all workers, for the next worker 0."""
         return self.folder / "counters"
 
     def place(self) -> MemberPlace:

@@ -2,10 +2,10 @@
 
 Each dispatched request has one entry. Its charge is the price of its totals so far minus what was charged before, so
 the parts add up to the price of the whole, however usage arrives (per token, merged, once at the end). Its predicted
-further output is outstanding service: it is part of the tenant's rank, not of its counter, and returns to exactly
-zero when the request ends. A request that its backend rejects goes back to the queue as charged as it was: it is
-prepaid, and its next dispatch costs nothing more. So does one that is interrupted after some tokens. It is charged on
-from there, as if it had run on: what another backend computes again is no service to its tenant.
+further output is outstanding service: this is part of the tenant's rank, not of its counter, and returns to exactly
+zero when the request ends. A request that its backend rejects keeps its charge when it goes back to the queue: it is
+prepaid, and its next dispatch costs nothing more. A request that is interrupted after some tokens keeps its charge,
+too, and pays only for further tokens: the work that another backend repeats is no service to the tenant.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ Charge = tuple[float, float]
 
 @dataclass(slots=True)
 class InFlight:
-    """The account of a dispatched request: its backend, its charge, and what it may still need.
+    """The account of a dispatched request: its backend, its charge, and its predicted further need.
 
     A returned request keeps its entry while it waits, until it is dispatched again.
     """
@@ -49,7 +49,7 @@ class InFlight:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether a preemption was requested and is not answered yet."""
+        """Whether a preemption was requested and the request has neither returned nor been kept yet."""
         return self.life in LEAVING
 
 
@@ -102,7 +102,7 @@ class Ledger:
         return () if running is None else running.values()
 
     def served(self, tenant_id: str) -> Served:
-        """What the tenant was served since start, to read only."""
+        """The service and tokens that the tenant was charged for since start, to read only."""
         return self._served.get(tenant_id) or NOTHING_SERVED
 
     def opened(self, entry: InFlight) -> Charge:
@@ -124,7 +124,7 @@ class Ledger:
         return self.charge(entry, entry.usage)
 
     def adopted(self, entry: InFlight) -> Charge:
-        """The request runs, dispatched and charged by another scheduler: only its further output is new."""
+        """Open the entry of a request that another scheduler dispatched and charged; only further output is charged."""
         entry.is_prepaid, entry.service, entry.counted = True, _charged_before(self.price, entry.usage), entry.usage
         return self.opened(entry)
 
@@ -172,19 +172,17 @@ class Ledger:
         self._prepaid[request_id] = entry
 
     def prepaid(self, request_id: str) -> InFlight | None:
-        """The entry of a waiting request that was dispatched before; None: it was not."""
+        """The entry of a waiting request that was dispatched before; None if it never was."""
         return self._prepaid.get(request_id)
 
     def delivered_tokens(self, request_id: str) -> int:
-        """The tokens, prompt included, of what a waiting request's client has of its answer; 0: nothing."""
+        """The tokens of a waiting request's prompt and of the answer that its client has so far; 0 without any."""
         entry = self._prepaid.get(request_id)
         produced = 0 if entry is None else entry.request.produced_tokens
         return 0 if entry is None or not produced else entry.usage[0] + produced
 
     def refunded(self, entry: InFlight) -> Charge:
-        """A prepaid request left the queue for good: refund its charge, for which no work was done. What was charged
-        for an answer that its client has a part of stays.
-        """
+        """A prepaid request left the queue for good: refund its charge, unless its client has a part of the answer."""
         del self._prepaid[entry.request.id]
         entry.life = LIFE[entry.life, Event.ENDED]
         return self._written_off(entry, 0.0 if entry.request.produced_tokens else entry.service)

@@ -40,7 +40,7 @@ class Admission(Protocol):
         ...
 
     def is_full_of_bytes(self, request: Request, queues: PoolQueues) -> bool:
-        """Whether `check` rejected the request because a full pool lacks bytes for it."""
+        """Whether `check` rejected the request because the pool's full queue has too few bytes left for it."""
         return False
 
     def admitted(self, request: Request, tenant: Tenant, now: float) -> None:

@@ -1,7 +1,7 @@
 """Bounded queues: limits on queued requests and bytes, per tenant and per pool.
 
-A fair order protects tenants from each other's work, not from each other's memory use: a flood of tiny requests
-pays nothing for queue space, so space is bounded separately (VTC pitfall d).
+A fair order protects tenants from each other's work, not from each other's memory use: a flood of tiny requests pays
+nothing for queue space, so space is bounded separately.
 """
 
 from typing import Final

@@ -112,7 +112,7 @@ class RateLimiter(Admission):
                 self._minute(scope.name).tokens.book(tokens, now)
 
     def limits(self, tenant: Tenant, key_id: str, now: float) -> RateLimits:
-        """The tightest limit of each kind: the one with the least remaining; of these, the last to be whole again."""
+        """The tightest limit of each kind: the one with the least remaining; if equal, the last to be restored."""
         requests, tokens = list[RateLimit](), list[RateLimit]()
         for scope in limited_scopes(tenant, key_id, self._groups):
             minute = self._minutes.get(scope.name) or _Minute(self._make_window(), self._make_window())

@@ -1,7 +1,7 @@
 """Rate windows: the amounts that were booked within a minute, and the time at which there is room for more.
 
-A booking is an amount at a time: one request, or the tokens that a request reserves. It may be amended while it
-counts, when the amount turns out smaller. There are two kinds of minute: the last 60 s (sliding), or since the clock's
+A booking is an amount at a time: one request, or the tokens that a request reserves. It may be amended while it counts,
+when the amount turns out smaller. There are two kinds of minute: the last 60 s (sliding), or the time since the clock's
 last full minute (fixed). Only the sliding window admits no burst of twice the limit around a boundary.
 """
 
@@ -66,7 +66,7 @@ class RateWindow(Protocol):
         ...
 
     def booked(self, now: float) -> tuple[Booked, ...]:
-        """The bookings that count now, one for each second: the age is that of the second's latest."""
+        """The bookings that count now. Bookings of one second are merged; their age is that of the latest."""
         ...
 
 

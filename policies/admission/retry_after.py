@@ -48,9 +48,9 @@ class DrainEstimate:
         return min(max(wait_s, RETRY_AFTER_S_MIN), RETRY_AFTER_S_MAX)
 
     def start_s(self, tenant_id: str, before: int, *, head_arrived_at: float, now: float) -> float | None:
-        """Seconds from `now` until the tenant's request is sent that has `before` others of its tenant before it.
-        Dispatches are assumed to go on as they did lately. None where too few of its requests that waited were sent
-        lately.
+        """Seconds from `now` until the tenant's request with `before` other requests of the tenant ahead of it is sent.
+        Dispatches are assumed to go on as they did lately. None where too few of the tenant's requests that waited were
+        sent lately.
         """
         pace = self._tenants.get(tenant_id)
         return None if pace is None else pace.start_s(before, head_arrived_at, now)

@@ -57,7 +57,7 @@ class AdmissionRules:
         return None
 
     def is_full_of_bytes(self, request: Request) -> bool:
-        """Whether the full pool lacks bytes for the request."""
+        """Whether the pool's full queue has too few bytes left for the request."""
         return any(rule.is_full_of_bytes(request, self._queues) for rule in self._rules)
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
@@ -107,8 +107,8 @@ class AdmissionRules:
         return Reject(request.id, reason, retry_after_s, limit)
 
     def start_s(self, tenant_id: str, before: int, now: float) -> float | None:
-        """Seconds until the tenant's queued request is sent that has `before` others of its tenant before it. They
-        follow from the tenant's last dispatches; None where these are too few.
+        """Seconds until the tenant's queued request with `before` other requests of the tenant ahead of it is sent. The
+        estimate uses the tenant's last dispatches; None where these are too few.
         """
         head_arrived_at = self._queues.head(tenant_id).arrived_at
         return self.drain.start_s(tenant_id, before, head_arrived_at=head_arrived_at, now=now)

@@ -1,14 +1,14 @@
-"""Answer lengths: how likely an answer goes on, learnt from those that have ended and those that still run.
+"""Answer lengths: how likely a running answer is to go on, learnt from ended and from running answers.
 
-A predictor gives one number per answer. How long answers really are beside it is counted here, as a survival function
-of the ratio of both: the part of the answers that reaches a given number of predicted lengths. It is estimated as
-Kaplan and Meier do ("Nonparametric Estimation from Incomplete Observations", 1958): of the answers that reached a bin
-of the ratio, which part ended in it. Running answers count as far as they have come, so the first answers to end, which
-are short, are not taken for typical. Each power of two of the prediction has its own function, since a small prediction
-is wrong by a larger factor.
+A predictor gives one number per answer. This module learns how the real lengths relate to it, as a survival function of
+the ratio of both: the part of the answers that reaches a given number of predicted lengths. It is estimated as Kaplan
+and Meier do ("Nonparametric Estimation from Incomplete Observations", 1958): of the answers that reached a bin of the
+ratio, which part ended in it. Running answers count as far as they have come, so the first answers to end, which are
+short, are not taken for typical. Each power of two of the prediction has its own function, since a small prediction is
+wrong by a larger factor.
 
-Before anything is known an answer does not end before its prediction, and beyond that, like a radioactive atom, it ends
-with equal probability in every step, in the mean one predicted length later.
+Without any data, an answer is assumed to reach its predicted length, and then to end with equal probability in every
+step, in the mean one predicted length later.
 """
 
 from collections.abc import Iterable
@@ -60,12 +60,12 @@ class AnswerLengths:
             self._alive[number] = _survival(self._ended.get(number, nothing), reached.get(number, nothing))
 
     def alive(self, predicted: float) -> list[float]:
-        """The survival function for this prediction: the part of the answers that still runs at the end of each bin."""
+        """The survival function for this prediction: the part of the answers that still run at the end of each bin."""
         return self._alive.get(_class_of(predicted), _PRIOR)
 
 
 def part_alive(alive: list[float], ratio: float) -> float:
-    """The part of the answers that still runs after `ratio` predicted lengths."""
+    """The part of the answers that still run after `ratio` predicted lengths."""
     place = ratio * BINS_PER_LENGTH
     before = int(place)
     if before >= BINS:

@@ -126,7 +126,7 @@ class BackendCapacity:
 
     @property
     def tokens_held_max(self) -> float:
-        """The most KV tokens that our requests will hold at once, by the KV rule."""
+        """The most KV tokens that our requests will hold at once, by the pool's rule ("sum", "expected" or "peak")."""
         return self.tokens if self._peak is None else min(self.tokens, self._peak.tokens() + self._shared_tokens)
 
     @property
@@ -326,7 +326,7 @@ class BackendCapacity:
             self._peak.moved(reservation)
 
     def started(self, reservation: Reservation) -> bool:
-        """Record the request's first token. Returns whether there may be a slot now, or none any more."""
+        """Record the request's first token. Returns whether this may change which requests fit at the backend."""
         self.work.started(reservation, self.clock.now)
         if not reservation.has_started:
             reservation.has_started = True
@@ -389,9 +389,8 @@ class BackendCapacity:
         return load.measured_at is None or load.measured_at != self.load.measured_at
 
     def measured(self, load: BackendLoad, held_tokens: float, *, is_first: bool = False) -> None:
-        """Apply a measurement, made while our requests at the backend held `held_tokens` KV tokens of their own. These
-        tokens are held, not only reserved. The first measurement after a handover (`is_first`) sets the external load
-        by itself.
+        """Apply a measurement, made while our requests at the backend held (and did not only reserve) `held_tokens` KV
+        tokens of their own. The first measurement after a handover (`is_first`) sets the external load by itself.
         """
         is_new = is_first or self.is_news(load)
         if is_first:

@@ -1,7 +1,7 @@
-"""End order: what runs at one backend, the soonest predicted end first.
+"""End order: the running requests of one backend, the soonest predicted end first.
 
-It is asked where room is sought for a request that has none, mostly for one backend in many decisions. So what came or
-produced more in between is only noted, and takes its place when the order is asked for.
+A decision reads the order where it seeks room for a request that has none, mostly at one backend many times in a row.
+So a new request, or one with more output, is only noted, and gets its place when the order is next read.
 """
 
 from bisect import bisect_left, insort
@@ -27,18 +27,18 @@ class EndOrder:
         self._end_of: dict[Reservation, End] = {}
 
     def remove(self, reservation: Reservation) -> None:
-        """It has ended."""
+        """Remove the reservation of a request that has ended."""
         if reservation in self.moved:
             del self.moved[reservation]
         if reservation in self._end_of:
             del self._ends[bisect_left(self._ends, self._end_of.pop(reservation))]
 
     def running(self) -> Iterable[Reservation]:
-        """All of them, in any order."""
+        """All reservations, in any order."""
         return {**self._end_of, **self.moved}
 
     def soonest_first(self) -> list[End]:
-        """All of them as of now."""
+        """The present ends of all reservations, the soonest first."""
         moved, end_of = self.moved, self._end_of
         if not moved:
             return self._ends

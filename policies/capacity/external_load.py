@@ -1,4 +1,4 @@
-"""External load: what other clients run at a backend, measured as its counts minus ours.
+"""External load: the load of other clients at a backend, measured as its counts minus ours.
 
 A request of ours that came or went between a measurement and its arrival looks like external load once; external load
 stays. So the smallest of the last observations is the estimate. A request of ours that is still on its way makes
@@ -29,8 +29,8 @@ class ExternalLoad:
         self._tokens.clear()
 
     def observe_requests(self, load: BackendLoad, ours: int, *, sent: int, limit: int) -> None:
-        """Observe the requests of a measurement beyond `ours`, of which `sent` may not have reached the backend yet,
-        and beyond the other replicas' shares of the `limit`.
+        """Observe how many requests a measurement counts beyond `ours` and beyond the other replicas' shares of the
+        `limit`. Of our requests, `sent` may not have reached the backend yet.
         """
         if load.requests_running is not None:
             theirs = load.requests_running + (load.requests_waiting or 0) - ours
@@ -39,8 +39,8 @@ class ExternalLoad:
             self._requests.append(max(0, theirs, hidden))
 
     def observe_tokens(self, load: BackendLoad, held: float, shared: float, *, limit: float) -> None:
-        """Observe the KV tokens of a measurement beyond ours, which are `held` by requests or `shared` blocks, and
-        beyond the other replicas' shares of the `limit`.
+        """Observe how many KV tokens a measurement counts beyond ours and beyond the other replicas' shares of the
+        `limit`. Ours are the tokens that requests `held` alone and the tokens of their `shared` blocks.
         """
         if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
             theirs = load.kv_used_ratio * load.kv_tokens_max - held - shared - load.untold_tokens

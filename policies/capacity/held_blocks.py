@@ -1,10 +1,10 @@
 """Held blocks: the prompt blocks that the running requests of one backend share, each of which counts once.
 
-A chained hash identifies everything before it. So requests that have a block have all blocks before it, and what they
-hold is a tree of runs: blocks in a row that the same requests hold, found by the first of them. A request that holds a
-part of a run alone splits it. So a request costs as many steps as its prompt has runs, however many blocks it has.
+A chained hash identifies everything before it. So requests that have a block have all blocks before it, and the held
+blocks are a tree of runs. A run is a row of blocks that the same requests hold, found by its first block. A request
+that holds a part of a run alone splits it. So a request costs one step per run of its prompt.
 
-Blocks that are no chained hashes are not found to be shared, or are where they are not; what is taken is given back.
+If the hashes are not chained, sharing is missed or wrongly found, but each request still releases what it has taken.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class HeldBlocks:
         return reservation.block_tokens * (len(prefix) - sum([matched for _, matched in self._found(prefix)]))
 
     def take(self, reservation: Reservation) -> float:
-        """The request holds its blocks from now on. Returns the tokens of those that no other holds."""
+        """Record that the request holds its blocks. Returns the tokens of its blocks that no other request holds."""
         prefix, runs, last, at = reservation.prefix, self.runs, None, 0
         for run, matched in self._found(prefix):
             last, at = run, at + matched
@@ -60,7 +60,7 @@ class HeldBlocks:
         return (len(prefix) - at) * reservation.block_tokens
 
     def release(self, reservation: Reservation) -> Iterator[tuple[str, float]]:
-        """The request has ended. Yields the tokens that none holds any more, by the tier that was charged."""
+        """The request has ended. Yields the tokens of blocks that no request holds now, by the charged tier."""
         run: _SharedRun | None = self._last.pop(reservation)
         while run is not None:
             run.holders -= 1

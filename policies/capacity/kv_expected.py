@@ -5,14 +5,14 @@ its end is known as a probability (answer_lengths.py). So the tokens held at a l
 
     sum over sequences of (tokens now + steps) * P(not over by then)  +  what has come in their place by then
 
-Without the second term a pool is filled until its forecast, in which many have ended, is as large as it. Then nothing
-can be sent for as long, whatever ends, since the ends were counted already: dispatches come in waves, and a light
-tenant waits for the next. So the place of a sequence that ends is taken to be filled again, by the mean of those that
-came last, and so on (a renewal process). One that ends then leaves room for about one that comes, and any further
-dispatches raise what the pool holds in the long run.
+Without the second term, requests are sent until the forecast, in which many of them have ended, fills the pool. Then no
+request can be sent until that time, because their ends were counted already: dispatches come in waves, and a light
+tenant waits for the next wave. So the place of a sequence that ends is assumed to be filled again, by the mean of the
+latest sequences, and so on (a renewal process). A sequence that ends then leaves room for about one new sequence, and
+any further dispatch raises the tokens that the pool holds in the long run.
 
-The forecast is a mean. The headroom (headroom.py) is there for what exceeds it, and learns from the engine's
-preemptions how much that is.
+The forecast is a mean. The headroom (headroom.py) covers the tokens beyond it, and learns from the engine's preemptions
+how many they are.
 
 Rows of `POINTS` numbers, one per step of a grid, are added and subtracted as requests come and go. Measurements report
 progress; all rows are then recomputed when the forecast is next read.
@@ -44,7 +44,7 @@ class ExpectedSums:
         self.ends = [0.0] * POINTS
 
     def count(self, row: Row, operation: Callable[[float, float], float]) -> None:
-        """Add a row, or subtract it."""
+        """Add a row, or subtract it, by `operation`."""
         self.held = list(map(operation, self.held, row[0]))
         self.ends = list(map(operation, self.ends, row[1]))
 

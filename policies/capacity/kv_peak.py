@@ -1,8 +1,8 @@
 """Peak KV use: the most tokens that a backend's running requests will hold at any one moment.
 
-A running sequence holds its prompt and one more token after every step, and frees all of it when it ends. So
-the sum of full lengths is never held at once: the pool is fullest just before some request ends. With the batch in
-order of remaining output, longest first, k sequences run until the k-th end, and each has grown by the remainder l_k.
+A running sequence holds its prompt and one more token after every step, and frees all of it when it ends. So the sum of
+full lengths is never held at once: the pool is fullest just before some request ends. With the batch in order of
+remaining output, longest first, k sequences run until the k-th end, and each has then grown by the k-th remainder, l_k.
 So the most ever held is
 
     max over k of (k * l_k + sum of what the first k hold now)

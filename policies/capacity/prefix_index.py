@@ -5,13 +5,13 @@ table from hash to holders is a radix tree over all prompts: the path from the r
 list of hashes, and no pointer is followed. The holders of a node are the bits of one integer.
 
 Evictions at a backend are seen late or never. So each backend's part is kept no larger than its KV pool, and the least
-recently used blocks are dropped first, of those that were used together the last. A block is then always more recent
-than the blocks that follow it, and LRU order drops leaves first without knowing which nodes are leaves. So a backend
-that holds a block holds all blocks before it, and bisection finds how far a prompt matches.
+recently used blocks are dropped first; of blocks that were used together, the last is dropped first. A block is then
+always more recent than the blocks that follow it, and LRU order drops leaves first without knowing which nodes are
+leaves. So a backend that holds a block holds all blocks before it, and bisection finds how far a prompt matches.
 
-What was last used together is kept as one run, found by its first block. A prompt that is sent takes over all its
-blocks from the runs that had them. So it costs as many steps as it has runs, usually two, and as many as it brings new
-blocks, however many the backend holds already.
+Blocks that were last used together are kept as one run, found by its first block. A prompt that is sent takes over all
+its blocks from the runs that had them. So it costs one step per run, usually two, and one per new block, however many
+blocks the backend holds already.
 
 The engine stores outputs and the ends of prompts in the same pool, so the index overestimates the cached blocks.
 """
@@ -183,8 +183,8 @@ class PrefixIndex:
 
     def changes(self, number: int, *, backend_id: str | None = None) -> tuple[int, Collection[int] | None]:
         """A number for the current state, and the prompts whose match has changed since the state of `number`. A prompt
-        is named by its last block. The match is the one at this backend; None: at the best backends. Only prompts that
-        were looked up are reported. None in place of the prompts: any may have changed.
+        is named by its last block. The match is the one at this backend (None: at the best backends). Only prompts that
+        were looked up are reported. If None is in place of the prompts, any may have changed.
         """
         if backend_id is None:
             return self._longest.since(number)
@@ -283,7 +283,7 @@ def leading_blocks(prefix: Sequence[int], holds: Callable[[int], bool]) -> int:
 
 
 def matching_blocks(prefix: Sequence[int], at: int, blocks: Sequence[int]) -> int:
-    """How many of these blocks, of which the first is the prompt's at `at`, are the prompt's."""
+    """How many of `blocks` are blocks of the prompt. The first one is the prompt's block at position `at`."""
     low, high = 1, min(len(blocks), len(prefix) - at)
     if prefix[at + high - 1] == blocks[high - 1]:
         return high

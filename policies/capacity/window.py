@@ -1,18 +1,18 @@
-"""Window: how many sequences an engine may be sent that does not tell its size. (vLLM does not publish max_num_seqs.)
+"""Window: how many sequences may be sent to an engine of unknown size. (vLLM does not publish max_num_seqs.)
 
 Requests that wait inside an engine wait outside the scheduler's fairness. So the window bounds the sequences in flight
-there, as TCP's bounds segments, and follows from what is known of them:
+there, as TCP's window bounds segments. These rules set its size:
 
-- It grows as they start. A first token shows at once, and without a poll, that a sequence runs. An eighth more may be
-  sent than have been seen to run at once, so no more than an eighth of an engine's slots wait there.
-- Where answers are not streamed, only scrapes show how many run. As many as two scrapes in a row show may be sent once
-  more.
-- When all of it is used and a scrape finds requests waiting, the window becomes the number that runs. It then grows
-  only as more than these start: by one at first, and by more with every scrape that finds nothing waiting.
-- If nothing starts beyond it, one more is sent now and then, at intervals that double, to see whether it runs.
+- It grows as sequences start. A first token shows at once, and without a poll, that a sequence runs. An eighth more may
+  be sent than have been seen to run at once, so at most an eighth of an engine's slots wait there.
+- For answers that are not streamed, only scrapes show how many run. As many more may be sent as the last two scrapes
+  have both shown.
+- When the window is full and a scrape finds requests waiting, the window becomes the number of running sequences. It
+  then grows only as more sequences start: by one at first, and by more with every scrape that finds none waiting.
+- If no sequence starts beyond it, one more is sent now and then, at intervals that double, to see whether it runs.
 
-Requests also wait for room in the steps of an engine that computes long prompts. So a window that says less than has
-run before takes two scrapes in a row.
+Requests also wait for room in the steps of an engine that computes long prompts. So it takes two scrapes in a row to
+make the window smaller than the number of sequences that have run before.
 """
 
 from typing import Final
@@ -68,8 +68,8 @@ class Window:
         return True
 
     def measured(self, running: int, waiting: int, *, seen: int, is_used: bool, now: float) -> None:
-        """Apply a scrape that counts `running` and `waiting` sequences of ours, while `seen` were seen to run. Where
-        the window is not fully used (`is_used`), requests wait for another reason than its size.
+        """Apply a scrape that counts `running` and `waiting` sequences of ours, while `seen` were seen to run. If the
+        window is not full (without `is_used`), requests wait for another reason than its size.
         """
         was_contradicted, self._is_contradicted = self._is_contradicted, False
         unseen = running - seen if running - seen > running // PART else 0  # fewer are about to start

@@ -151,8 +151,8 @@ class Fairness(ABC):
         """
 
     def heads(self, besides: Collection[str]) -> Iterator[Request]:
-        """What `pick` gives next, as long as nothing but `besides` changes: each time the tenant of the one before has
-        joined them. The caller does not go on after anything else has changed.
+        """The requests that `pick` would return one after another, if each tenant joined `besides` once its request was
+        returned. The caller stops iterating when anything else changes.
         """
         while (request := self.pick(any_request, besides)) is not None:
             yield request

@@ -12,13 +12,13 @@ all that is in flight at once. In an engine that is w_p * L_in or w_q * M (VTC, 
 that may be in flight, plus the tokens by which prompts were estimated too short. K is how far the policy itself lets a
 tenant run ahead: its slack or quantum.
 
-Four rules are the gateway's own. With a cap on a tenant's share of what is in flight (`share_ratio_max` below 1), a
+Four rules are the gateway's own. With a cap on a tenant's share of the tokens in flight (`share_ratio_max` below 1), a
 tenant over its cap is passed over while it is behind by no more than G, the price of all tokens that it has in flight
 if all were outputs: U + K + G replaces U + K. Nodes of one parent (policies/fairness/node.py: tiers, and the groups of
 a tier) keep the first bound among each other, by their own weights, with K = 0 (`AMONG_NODES`): the derivation counts
-no tenants, so it holds at every depth. Tenants have theirs below their node, and a tenant's distance to its exact share
-is the sum of the bounds on its path, of each node above it its own part (docs/fairness.md). Reserves suspend the bound
-of tiers. Tokens that are reported late, because no decision depends on them, add nothing.
+no tenants, so it holds at every depth. Tenants have their bound below their node, and a tenant's distance to its exact
+share is the sum of the bounds on its path: each node above it adds its own part (docs/fairness.md). Reserves suspend
+the bound of tiers. Tokens that are reported late, because no decision depends on them, add nothing.
 
 The fourth is backfilling: a request that fits nowhere is passed over by others while one backend is held for it
 (policies/pool/backfill.py). Without it, a tenant that is sent a request is ahead of no waiting tenant by more than K,

@@ -108,8 +108,8 @@ class LongestCached:
         return None
 
     def in_order(self, besides: Collection[str] = ()) -> Iterator[Account]:
-        """The tenants that are not in `besides`, that with the least rank first. The caller does not go on after a rank
-        or what waits has changed.
+        """The tenants that are not in `besides`, from the least rank up. The caller stops iterating when a rank or a
+        waiting request changes.
         """
         self._settle()
         for _, tenant_id, account in self._first:

@@ -80,8 +80,8 @@ class TenantHeap(Generic[P]):
         return None
 
     def in_order(self, besides: Collection[str] = ()) -> Iterator[P]:
-        """The places of tenants that are not in `besides`, the one with the smallest key first. The caller does not go
-        on after any key or place has changed.
+        """The places of tenants that are not in `besides`, the one with the smallest key first. The caller stops
+        iterating when any key or place changes.
         """
         passed_over, at, top = self._passed_over, 0, self._top()
         ends = len(passed_over)  # counted, because a search walks over many

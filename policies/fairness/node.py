@@ -142,7 +142,7 @@ class FairNode:
         return found[0] if found else None
 
     def heads(self, besides: Collection[str]) -> Iterator[Request]:
-        """What `pick` gives next, as long as nothing but `besides` changes (Fairness.heads)."""
+        """The requests that `pick` would return one after another, as described for Fairness.heads."""
         if self.level is None:
             return self.order.heads(besides)
         return chain.from_iterable(self.nodes[each].heads(besides) for each in self.level.in_order(()))

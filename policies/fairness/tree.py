@@ -39,8 +39,8 @@ class FairTree:
         """`cached_blocks` and `cached_changes` are the prefix cache of orders that read it (Fairness.look_up_in).
 
         The ids of charged tenants are added to `noted`. `groups` are those of all tiers. `grouped` has the ids of the
-        tiers whose tenants have groups. `tenant` gives the settings of an id; None: the tenant was restored and has not
-        returned.
+        tiers whose tenants have groups. `tenant` gives the settings of a tenant's id; None: the tenant was restored and
+        has not returned.
         """
         self._noted = set[str]() if noted is None else noted
         self._make_order = make_order
@@ -74,7 +74,7 @@ class FairTree:
         self.root.order.forget(tier_id)
 
     def group(self, group: Group) -> FairNode | None:
-        """The group's node; None: no tenant has its place there."""
+        """The group's node; None if none of its tenants has used this queue."""
         tier = self.root.nodes.get(group.tier_id)
         return None if tier is None else tier.nodes.get(group.id)
 
@@ -89,7 +89,7 @@ class FairTree:
 
     def regroup(self, tier_id: str, level: float, now: float) -> None:
         """Put groups between a tier and its tenants, or take them away. None of the tenants waits or has a group. All
-        counters stay; the first tenant to join is lifted to `level`.
+        counters stay; the first tenant to join afterwards is lifted to `level`.
         """
         tier = self.root.nodes[tier_id]
         before, leaves, is_grouped = tier.order, tier.leaves, tier.level is not None
@@ -125,7 +125,7 @@ class FairTree:
     # -- places of tenants -----------------------------------------------------------------------------------
 
     def leaf(self, tenant: Tenant) -> FairNode:
-        """The node that the tenant is a child of, made at first use."""
+        """The node that has the tenant as a child. It is made at first use."""
         tier = self.root.nodes[tenant.tier_id]
         if tier.level is None:
             return tier
@@ -216,7 +216,7 @@ class FairTree:
     # -- service received ------------------------------------------------------------------------------------
 
     def charged(self, tenant: Tenant, charge: Charge) -> None:
-        """Charge the tenant, and every node that it is below, each over its own weight."""
+        """Charge the tenant and every node above it, each over its own weight."""
         service, outstanding = charge
         weight = tenant.weight
         if tenant.id not in self._noted:

@@ -83,9 +83,7 @@ class LeastCounterFirst(Fairness):
         return account.tenant_id if account else None
 
     def first_such(self, wanted: Callable[[str], bool], passed_over: Collection[str]) -> str | None:
-        """The waiting id that has received the least, of those that are `wanted` and not passed over; None if there is
-        none.
-        """
+        """The `wanted` waiting id, not in `passed_over`, that has received the least; None without one."""
         account = self._heap.first_of(lambda account: wanted(account.tenant_id), passed_over)
         return account.tenant_id if account else None
 

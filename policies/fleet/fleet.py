@@ -1,4 +1,4 @@
-"""Fleet: the backends of one pool, what each holds of our requests, and which of them can take one more.
+"""Fleet: the backends of one pool, the requests that each holds, and which backends can take one more.
 
 A backend that leaves the live set gets no more requests, but stays in the fleet until its last request has ended.
 """
@@ -26,8 +26,8 @@ REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long coun
 
 class Access(NamedTuple):
     """The part of the fleet that a request may enter. At the backends in `closed`, and at all backends if `is_closed`,
-    it may enter only its tier's reserve. `may_enter` tells whether a request may overtake others that wait, at a
-    backend with room for it, by this reservation; None: it overtakes none.
+    the request may enter only its tier's reserve. `may_enter` tells whether a request may overtake others that wait, at
+    a backend with room for it, by this reservation; None: it overtakes none.
     """
 
     is_closed: bool = False
@@ -40,8 +40,8 @@ OPEN = Access()
 
 class BackendHold(NamedTuple):
     """A backend that was chosen to keep room for a request that fits nowhere yet. `needed` is the room that the request
-    will occupy there. `requests` and `tokens` are the ones in flight there when it was chosen; in a pool of one
-    backend, those of the request itself.
+    will occupy there. `requests` and `tokens` count what was in flight there at that time; in a pool of one backend,
+    they count the request itself.
     """
 
     backend_id: str
@@ -194,7 +194,7 @@ class Fleet:
         return [each for each in backends if now >= each.held_until] if now < self._held_until else backends[:]
 
     def is_open(self, backend_id: str, now: float) -> bool:
-        """Whether the backend is available and not held after a rejection, whether or not it has a slot."""
+        """Whether the backend is available and not held after a rejection. Its slots do not count."""
         capacity = self.backends[backend_id]
         return capacity.load.available and not capacity.awaits_measurement and now >= capacity.held_until
 

@@ -1,8 +1,8 @@
 """Free tokens: the most KV tokens that are free for a tier at any one backend that has a slot.
 
-A request that needs more has room nowhere. Where a pool is full of KV tokens, that says it of nearly every request that
-a poll looks at, for one comparison, whatever the number of backends: only backends that have changed are asked, once
-for all requests of a tier.
+A request that needs more has room nowhere. In a pool that is full of KV tokens, one comparison shows this for nearly
+every request that a poll looks at, whatever the number of backends: only backends that have changed are asked, once for
+all requests of a tier.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,7 +24,7 @@ class FreeTokens:
         """By tier, what `most` gave, as long as nothing has changed. To read."""
 
     def changed(self, backend: BackendCapacity) -> None:
-        """Record that another number of tokens may be free there, or that it has a slot now, or none any more."""
+        """Record that the number of free tokens at the backend, or whether it has a slot, may have changed."""
         self.known.clear()
         for changed in self._changed.values():
             changed[backend.id] = backend

@@ -122,7 +122,7 @@ class NegativeCache:
             self._changed[backend.id] = self._changes, backend
 
     def forget(self) -> None:
-        """Drop all: it costs a search or two, and until then changes need not be told."""
+        """Drop all entries. This costs one or two searches, and `changed` need not be called before the next search."""
         self.is_used = False
         self.free.forget()
         self.refused.clear()
@@ -158,7 +158,7 @@ class NegativeCache:
         return True
 
     def search(self, needed: Reservation, now: float, *, reserve_only: bool) -> _Search:
-        """Begin a search for room for `needed`. It holds until anything changes."""
+        """Begin a search for room for `needed`. The search is valid until anything changes."""
         search = _Search(needed, now, reserve_only=reserve_only)
         before = self._least_changed(self.refused.get((needed.tier_id, reserve_only), ()), search.need)
         if before is not None:

@@ -1,4 +1,4 @@
-"""Limits: how much may be in flight at a backend that has slots and memory left (see `limits.py`)."""
+"""Limits: how many requests may be in flight at a backend that has slots and memory left (see `limits.py`)."""
 
 from policies.limit.engine_work import EngineWork
 from policies.limit.limits import LIMITS, FixedLimit, Limit, ModelLimit, RoomOnly

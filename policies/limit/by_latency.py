@@ -1,17 +1,17 @@
 """Concurrency limit by latency: how many sequences a backend may run, learnt only from how fast it answers.
 
 The limit is as large as still adds throughput. It is found by trials: run fewer sequences for a while and compare their
-throughput with that of more (latency_by_batch.py). If half as many make 95 % of the tokens or more, they are enough:
-that is the knee of a step-time model (knee.py), and the number of slots of a backend that queues further requests. If
-they do not, running less does not help, however slow the answers are: the limit stays as before, and the latency is
-what the backend can do. So throughput is lost only during a trial, and no limit stays that buys no speed. A limit that
-binds is tried upwards: twice as many, then four times as many if that was right, and so on, so that it recovers in
-proportion from any level.
+throughput with that of more (latency_by_batch.py). If half as many sequences make 95 % of the tokens or more, half is
+enough: that is the knee of a step-time model (knee.py), and the number of slots of a backend that queues further
+requests. If they make less, running fewer does not help, however slow the answers are: the limit stays, and the backend
+cannot be faster. So throughput is lost only during a trial, and no limit stays that buys no speed. A limit that is
+reached is tried upwards: twice as many, then four times as many if that was right, and so on, so that the limit
+recovers in proportion from any level.
 
-Fewer are tried only for a reason: answers have become slower, against those beside fewer, by the ratio of a step at the
-knee to an empty step; or the size of the backend is not known. A trial ends as soon as its result is sure; one that
-stays unsure ends in favour of the throughput. (PCC and BBR probe network paths in this way. Netflix's gradient limits
-and TCP Vegas take any delay for a queue, and so a slow engine for a full one.)
+Fewer sequences are tried only for a reason: answers are slower than answers in smaller batches, by the ratio of a step
+at the knee to an empty step; or the size of the backend is not known. A trial ends as soon as its result is sure; one
+that stays unsure ends in favour of the throughput. (PCC and BBR probe network paths in this way. Netflix's gradient
+limits and TCP Vegas take any delay for a queue, and so a slow engine for a full one.)
 
 A backend that becomes slower or faster at once does so at an unchanged batch: all learnt speeds are then shifted by the
 same factor. When most answers are of other kinds than those that the limit was learnt from, the limit is dropped.
@@ -80,8 +80,8 @@ class Trial:
 
 
 def margin_of(fewer: Speeds, more: Speeds) -> tuple[float, float]:
-    """The margin by which the throughput with fewer in flight exceeds what is enough, and its error. Both are natural
-    logarithms of ratios; (0, infinity) where the two cannot be compared.
+    """The margin by which the throughput with fewer sequences exceeds the throughput that is enough, and its error.
+    Both are natural logarithms of ratios; (0, infinity) where the two cannot be compared.
     """
     found = fewer.compared(more)
     if found is None:
@@ -112,8 +112,8 @@ class LatencyLimit:
         self._strange = 0  # answers of new kinds, less answers of known kinds
 
     def answered(self, answer: TimedAnswer, *, slots: float, is_sized: bool) -> bool:
-        """Learn from an answer that has ended; returns whether it allows another number of sequences now. `slots` are
-        the slots for our sequences at the backend: known with `is_sized`, else assumed.
+        """Learn from an answer that has ended; returns whether the limit has changed. `slots` are the slots for our
+        sequences at the backend: known with `is_sized`, else assumed.
         """
         before, ran_with = self.sequences_max, answer.ran_with
         if before < inf and self._is_strange(answer.kind):
@@ -236,5 +236,5 @@ class LatencyLimit:
 
 
 def octave(sequences: float) -> int:
-    """To which power of two, 0 or more, so many sequences come down."""
+    """The exponent of the largest power of two, 0 or more, that is not above `sequences`."""
     return frexp(sequences)[1] - 1 if sequences > 1.0 else 0

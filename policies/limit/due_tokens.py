@@ -16,8 +16,8 @@ Entry = tuple[float, int, Reservation]  # base, number, and the request's reserv
 
 
 class Stall(NamedTuple):
-    """A run of engine steps that compute prompts. It has the number and the end of the last full step, and of the last
-    step. Steps are numbers, ends are in seconds from now.
+    """A run of engine steps that compute prompts. `last_full` and `last` are the numbers of the last full step and of
+    the last step. These steps end `full_s` and `all_s` seconds from now.
     """
 
     last_full: float

@@ -7,9 +7,9 @@ Prefill is a queue. Prompts are computed in the order in which they were sent; e
 token per decode. So one clock of computed tokens gives the progress of all prompts. The clock follows the model, and
 each first token corrects it: everything up to that prompt is then computed, and nothing after it.
 
-A decode reads, in the mean over its life, its prompt and half of its output. An SLO envelope bounds sums of
-steps (token j is due at arrival + TTFT + j * TPOT), so the mean step has to keep it. Which targets bind, and which
-request has how much slack, is kept beside it (tpot_targets.py).
+A decode reads, in the mean over its life, its prompt and half of its output. An SLO envelope bounds sums of steps
+(token j is due at arrival + TTFT + j * TPOT), so the mean step has to keep it. The targets that bind, and the slack of
+each request, are kept in tpot_targets.py.
 """
 
 from collections import Counter
@@ -137,7 +137,7 @@ class EngineWork:
             self.targets.note_due(reservation, self._next_step, now)
 
     def release(self, reservation: Reservation, now: float) -> None:
-        """Record the end of a request, for any reason. One that has produced tokens and has not `started` does both."""
+        """Record the end of a request, for any reason; if it has tokens but did not call `started`, record both."""
         if now > self._at:
             if self.model is None:  # `_advance`, inlined
                 self._at, self._computed = now, self._sent
@@ -166,8 +166,8 @@ class EngineWork:
     def measured(
         self, load: BackendLoad, *, external_sequences: int, external_tokens: float, now: float, is_new: bool = True
     ) -> None:
-        """Apply a measurement of the backend and its external load, other replicas' included. Without `is_new`, the
-        measurement is repeated.
+        """Apply a measurement of the backend and its external load, which includes other replicas' load. Without
+        `is_new`, the measurement is repeated.
         """
         self._advance(now)
         known: StepTime | None = load.step_time

@@ -1,9 +1,9 @@
 """Knee: the longest step that still adds throughput, the limit where no request has a TPOT target.
 
-With a step of a + k B seconds for B decodes, k being the cost of one with its context, the rate is B / (a + k B) tokens
-per second: it rises towards the asymptote 1 / k, ever more slowly. The share x of it is reached by B = x / (1 - x) a /
-k, and the step then takes a / (1 - x), whatever k is (fairness bound at the gateway: FairBatching's model in VTC's
-setting). So the knee is a time, not a number of requests.
+With a step of a + k B seconds for B decodes, k being the cost of one decode with its context, the rate is B / (a + k B)
+tokens per second: it rises towards the asymptote 1 / k, ever more slowly. The share x of the asymptote is reached by B
+= x / (1 - x) a / k, and the step then takes a / (1 - x), whatever k is. So the knee is a time, not a number of
+requests.
 """
 
 from math import inf

@@ -21,7 +21,7 @@ Kind = tuple[bool, int, int]
 
 
 class TimedAnswer:
-    """The speed of one ended answer, with what a comparison with other answers needs."""
+    """The speed of one ended answer, with the values that a comparison with other answers needs."""
 
     __slots__ = ("kind", "ran_with", "token", "tokens")
 
@@ -34,8 +34,8 @@ class TimedAnswer:
         ran_with_first: int,
         ran_with_last: int,
     ) -> None:
-        """It took `duration_s` seconds from its dispatch, for `output_tokens` per sequence. So many of our sequences
-        ran there at its dispatch and at its end, its own included.
+        """The answer took `duration_s` seconds from its dispatch, for `output_tokens` per sequence. At its dispatch
+        `ran_with_first` of our sequences ran there, and at its end `ran_with_last`, both with its own.
         """
         self.kind: Kind = is_streamed, prompt_tokens.bit_length(), output_tokens.bit_length()
         self.tokens, token_s = log(output_tokens), duration_s / output_tokens
@@ -85,7 +85,7 @@ class Speeds:
     count: int = 0
 
     def add(self, answer: TimedAnswer, ran_with: float, like: Speed | None = None) -> None:
-        """Add an answer. `like` is the Speed of its kind, where that was looked up."""
+        """Add an answer. `like` is the Speed of the answer's kind, if the caller has it."""
         self.count += 1
         speed = like or self.by_kind.get(answer.kind)
         if speed is None:

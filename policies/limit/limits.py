@@ -117,9 +117,9 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
 def may_share(work: EngineWork, shared: SharedSteps, tokens: int, ttft_s: float | None, now: float) -> bool:
     """Whether a prompt may be computed beside the others, where each gets at most a share of a step.
 
-    Long prompts leave a part of the steps to short ones, so short prompts are computed soon, whatever is owed of long
-    ones. `ttft_s` is the request's whole TTFT target, not the rest of it: the backend may owe as many short prompts as
-    it computes in that time. A rest that has become too short makes no request sooner.
+    Long prompts leave a part of the steps to short ones, so short prompts are computed soon, even if much is owed of
+    long prompts. `ttft_s` is the request's whole TTFT target, not the rest of it: the backend may owe as many short
+    prompts as it computes in that time. A rejection because little of that time is left would make no request faster.
     """
     if tokens > shared.share_tokens:
         return not work.long_opens_in_s(shared, now)

@@ -29,7 +29,7 @@ class StepForecast(Protocol):
         ...
 
     def is_full(self, work: EngineWork) -> bool:
-        """Whether even the smallest request would be too much. Requires that a request runs."""
+        """Whether even the smallest request would be too much. Requires that at least one request runs."""
         ...
 
     def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float, *, due_at: float) -> float:
@@ -122,7 +122,7 @@ def prefill_tokens_per_s(work: EngineWork) -> float:
 
 
 def steps_view(work: EngineWork, now: float) -> StepsView | None:
-    """What the admin API and metrics show of the engine's steps, as of the last event; None without a usable model."""
+    """The state of the engine's steps, for the admin API and metrics, as of the last event; None without a model."""
     if work.model is None:
         return None
     owed_tokens, prefill_s = work.owed_then(now)

@@ -1,5 +1,5 @@
-"""TPOT targets: which targets the running requests of one backend have to keep, and whether another prompt makes one
-late.
+"""TPOT targets: which targets the running requests of one backend have to keep, and whether a new prompt makes one of
+these requests late.
 
 Slack is kept by a clock of steps (due_tokens.py), and each measurement corrects it. A request without its first token
 has slack too: prompts that are sent after its own are computed while it decodes.
@@ -60,7 +60,7 @@ class TpotTargets:
         target.context_tokens += reservation.context_tokens
 
     def remove(self, reservation: Reservation) -> None:
-        """Record the end of a request, with a target or without."""
+        """Record the end of a request, which may have a target."""
         self._due.forget(reservation)
         tpot_s = self._tpot_s.pop(reservation, None)
         if tpot_s is not None:
@@ -116,7 +116,7 @@ class TpotTargets:
         return now < self.late_until and prefill_tokens >= self._late_tokens
 
     def pace_changed(self) -> None:
-        """Drop the record of what makes a request late, because step times change from now on."""
+        """Drop the record of prompt sizes that make a request late, because step times change from now on."""
         self.late_until = -inf
 
 

@@ -1,13 +1,13 @@
 """D2LPM (Alg. 2): the backend that holds the longest beginning of the prompt, while the tenant has credit there.
 
 Following the cache alone would send a tenant to one backend forever, at the cost of the other tenants there. So every
-tenant has a deficit counter at every backend. What is computed for the tenant there is subtracted, and only when all of
-its counters are spent is each refilled by a quantum. While the tenant has credit at the backend, the cache decides;
-otherwise, the backend with the shortest queue of those with credit is used. The quantum bounds how unevenly one tenant
-may load the backends. The order at each backend is decided by the pool's fairness, which bounds everything else.
+tenant has a deficit counter at every backend. The service that is computed for the tenant there is subtracted, and only
+when all of the tenant's counters are spent is each refilled by a quantum. While the tenant has credit at the backend,
+the cache decides; otherwise, the backend with the shortest queue of those with credit is used. The quantum bounds how
+unevenly one tenant may load the backends. The pool's fairness orders the requests at each backend.
 
-Extend tokens, those that are not cached there, are charged at assignment, by what is known then; outputs are charged
-at the end. A request that was never sent is refunded.
+Extend tokens, the prompt tokens that are not cached there, are charged at assignment, as estimated then; outputs are
+charged at the end. A request that was never sent is refunded.
 """
 
 from collections.abc import Sequence
@@ -74,8 +74,8 @@ class D2lpm(ArrivalPlacement):
         self._deficits.pop(tenant_id, None)
 
     def deficit(self, tenant_id: str, backend_id: str) -> float:
-        """Service that may still be computed for the tenant at the backend before it needs another; negative:
-        overdrawn.
+        """Service that may still be computed for the tenant at the backend before the tenant's requests go to another
+        backend; negative: overdrawn.
         """
         return self._deficits.get(tenant_id, {}).get(backend_id, 0.0)
 

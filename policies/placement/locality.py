@@ -1,8 +1,8 @@
 """Locality: which backends hold, or are about to hold, the beginning of a prompt.
 
-An arrival placement must know more than what backends hold: of ten prompts that begin alike and arrive together, nine
-find nothing cached yet. So it uses two sources: the pool's index of the prompts sent to each backend, and the prompts
-that wait in the gateway for a backend, which will have been sent before any new arrival.
+An arrival placement must know more than the blocks that backends hold: of ten prompts that begin alike and arrive
+together, nine find nothing cached yet. So it uses two sources: the pool's index of the prompts sent to each backend,
+and the prompts that wait in the gateway for a backend, which will have been sent before any new arrival.
 """
 
 from collections.abc import Sequence

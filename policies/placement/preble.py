@@ -2,7 +2,7 @@
 
 If more than half of a prompt is known, it goes to one of the backends that hold that part: computing it again would
 cost more than waiting. Any other prompt goes to the backend with the least load, and its new part becomes a prefix of
-its own. Load is what the backend will still have to compute, predicted from the last three minutes:
+its own. Load is the work that the backend still has to do, predicted from the last three minutes:
 
     sum over prefixes used there of   miss rate x uses x time to prefill it / backends that share it
     + requests assigned there x median output x time of an output token

@@ -1,5 +1,4 @@
-"""Round robin: backends in turn, whatever prefixes they hold and whatever they run; the baselines of the locality
-papers.
+"""Round robin: backends in turn, regardless of their prefixes and load; the baselines of the locality papers.
 
 There is one circle of backends for all requests, or one for each tenant. With its own circle a tenant spreads evenly
 over all backends, however its requests are mixed with those of others. So D backends that each keep a fairness bound

@@ -1,9 +1,9 @@
 """Admission to a pool: which requests enter the queue, and why others are rejected.
 
 On arrival a request needs a tenant of this pool, a backend that is available or may come soon, and the consent of every
-admission rule. Where only space is missing, lower tiers are shed for a more important one; else the tenant that holds
-most of the queue beyond its share makes room. In the queue a request has a queue timeout. A rejection changes no
-counter; one of a request with an envelope counts in the SLO attainment.
+admission rule. Where only space is missing, lower tiers are shed for a more important one; else the tenant that exceeds
+its share of the queue most makes room. In the queue a request has a queue timeout. A rejection changes no counter; the
+rejection of a request with an envelope counts in the SLO attainment.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,7 @@ class PoolAdmission:
         return self._noted(request, rejection) if rejection is not None else None
 
     def refuses_again(self, request: Request) -> Reason | None:
-        """The reason why a request that was admitted before may not wait any more; None: it may."""
+        """The reason why a request that was admitted before may not wait any more; None: the request may wait."""
         if self.tenants.admitted(request.tenant_id) is None:
             return Reason.TENANT_UNKNOWN
         if not self.fleet.is_available(request.backend_ids) and not self._may_wait_for_backend(request):
@@ -75,7 +75,7 @@ class PoolAdmission:
         return self._noted(request, self.tenants.admission_rules.reject(request, reason, now))
 
     def waits_until(self, request: Request, now: float) -> float | None:
-        """The time until which a request waits on after the end of its queue timeout; None: it is rejected now."""
+        """The time until which a request waits on after its queue timeout; None: the request is rejected now."""
         is_over = self.queue_timeout.reason(request, now) is Reason.QUEUE_TIMEOUT
         return None if is_over else self.passing_on.looks_at(request, now)
 

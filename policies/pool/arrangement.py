@@ -35,8 +35,8 @@ class Arrangement(PresentQueues):
         super().__init__(self.arrange(placement))
 
     def arrange(self, placement: Placement | ArrivalPlacement, running: Collection[str] = ()) -> FairQueues:
-        """Make the queues of this placement, and tell it the requests (`running`) that are already dispatched. The pool
-        keeps its present queues until the new ones replace them.
+        """Make the queues of this placement, and tell the placement the ids of requests that are already dispatched
+        (`running`). The pool keeps its present queues until the new ones replace them.
         """
         self.placement = placement
         # Where a request waits for one backend, there is no backend to choose any more.
@@ -51,7 +51,7 @@ class Arrangement(PresentQueues):
         return self.factory.fair_queues(placement, self._queues, running)
 
     def resize(self, entry: InFlight) -> None:
-        """Fit the entry's reservation to the prompt as reported and to an output longer than predicted."""
+        """Fit the entry's reservation to the reported prompt, and to an output that is longer than predicted."""
         tokens = self._fleet.resize(entry)
         if tokens:
             self.fair_queues.at(entry.backend_id).use.count(entry, 0, 0, tokens)

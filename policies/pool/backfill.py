@@ -2,8 +2,9 @@
 
 EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995): one backend is held for that request, the one that
 will have room for it first, and other requests are dispatched elsewhere. Only requests that do not delay it may enter
-the held backend: a tier may use its own reserve, and a light tenant (FairQueue.is_light) may send a request that will
-have ended by then or leaves enough room (BackendCapacity.spares). Other tenants would leave no gap to a light tenant.
+the held backend: a tier may use its own reserve, and a light tenant (FairQueue.is_light) may send a request that ends
+before the held one starts or leaves it room (BackendCapacity.spares). Other tenants would leave no gap to a light
+tenant.
 
 Passing over a tenant without end would break every fairness bound. So a tenant is passed only by tenants that are not
 too far ahead of it: by no more than the possible cost of their requests in flight and of those in flight at the held
@@ -94,8 +95,8 @@ class BackfillRound:
         self._too_far: PassedOver | None = None  # the first request that it may not pass
 
     def next(self, predict: Callable[[Request], float]) -> PassedOver | None:
-        """The next request that may have room, with its tier. `predict` gives the output that a request is sized by.
-        What certainly has no room is passed over.
+        """The next request that may have room, with its tier. `predict` gives the predicted output that sizes a
+        request's reservation. Requests that certainly have no room are passed over.
         """
         fair_queue, still_refuses, passed_over = self._fair_queue, self._fleet.still_refuses, self.passed_over
         while not passed_over:
@@ -119,8 +120,8 @@ class BackfillRound:
         return None
 
     def refuses(self, tier_id: str, request: Request, predict: Callable[[Request], float]) -> bool:
-        """Whether the request, which is next, certainly has no room, so that it is passed over. Where none was refused
-        before, it mostly fits.
+        """Whether the request, which is next, certainly has no room, so that it is passed over. If no request was
+        refused before, this one usually fits.
         """
         fleet = self._fleet
         if not self.passed_over and not fleet.negative_cache.is_used:
@@ -131,7 +132,7 @@ class BackfillRound:
         return True
 
     def begin_again(self) -> None:
-        """The order may be another one: it is asked anew what is next."""
+        """Restart the search for the next request, because the order may have changed."""
         self._tier_ids = self._heads = None
 
     def _next_heads(self) -> Iterator[Request] | None:
@@ -146,7 +147,7 @@ class BackfillRound:
         return self._heads
 
     def sent(self, backend: BackendCapacity) -> None:
-        """A request was sent to this backend, so that the order is another one."""
+        """Record that a request was sent to this backend, which changes the order."""
         self.begin_again()
         if backend.id in self._fleet.with_slot:
             self.candidates.filled(backend)

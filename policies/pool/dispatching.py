@@ -1,7 +1,7 @@
-"""Dispatching: which of what waits in a pool is sent in one poll, and what is sent on its arrival.
+"""Dispatching: which waiting requests of a pool one poll sends, and which requests are sent on arrival.
 
 A poll dispatches from each queue until no request that may be next fits, or until it has decided enough. A request that
-arrives where nothing waits need not be queued: if it fits, it is sent as the poll would send it.
+arrives while no request waits need not be queued: if it fits, it is sent as the poll would send it.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,7 @@ class Dispatching:
     """The part of a Scheduler that chooses which waiting requests one poll dispatches."""
 
     def __init__(self, parts: SchedulerParts, asked_max: int) -> None:
-        """With its first decision made, `from_queue` takes no further request once backends were asked `asked_max`
-        times.
-        """
+        """After one decision, `from_queue` takes no further request once backends were asked `asked_max` times."""
         self._queues, self._arrangement, self._fleet = parts.queues, parts.arrangement, parts.fleet
         self._slot_fitting, self._ledger, self._tenants = parts.slot_fitting, parts.ledger, parts.tenants
         self._drain, self._preemption = parts.admission_rules.drain, parts.preemption
@@ -69,8 +67,8 @@ class Dispatching:
         return False
 
     def at_once(self, request: Request, now: float) -> Dispatch | None:
-        """Dispatch a request that was admitted now, without queueing it, where nothing else is to be decided and the
-        accounts can be brought to the same in one step; None: it has to wait, if only for the next poll.
+        """Dispatch a request that was admitted now, without queueing it, if no other decision is due and one step
+        brings the accounts to the same state; None: the request has to wait, if only for the next poll.
         """
         arrangement, state = self._arrangement, self._tenants.states[request.tenant_id]
         fair_queue, tenant = arrangement.fair_queues.shared, state.tenant

@@ -1,7 +1,7 @@
 """Draining: the requests at a backend that is to be removed, and when they move to another one.
 
-A backend drains when an operator says so or when it is not among the live ones any more. It gets no new requests, and
-its running requests have `drain_s` seconds to end. Then every resumable request there is preempted and continued
+A backend drains when an operator orders it or when it is not among the live backends any more. It gets no new requests,
+and its running requests have `drain_s` seconds to end. Then every resumable request there is preempted and continued
 elsewhere, before any new request. A request stays while there is no other backend for it.
 """
 
@@ -53,7 +53,7 @@ class Draining:
                     yield Preempt(entry.request.id, Cause.DRAINED)
 
     def next_at(self) -> float | None:
-        """The time at which requests next have to leave a backend; None: no such time is known."""
+        """The time at which requests next have to leave a backend; None if no such time is known."""
         times = (self._until(since) for each, since in self.since.items() if any(self._movable(each)))
         return min(times, default=None)
 

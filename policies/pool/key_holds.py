@@ -37,7 +37,7 @@ class KeyHolds:
         """Keys that may have room for what is held. To read."""
 
     def enters(self, request: Request) -> bool:
-        """Whether the request enters the order now; if so, it counts until it has `left`. One that had entered enters
+        """Whether the request enters the order now; if so, it counts until `left`. A request that entered before enters
         again, unless too many have entered since.
         """
         limit = self._limit(request.tenant_id, request.key_id) if request.key_id else None
@@ -59,7 +59,7 @@ class KeyHolds:
             self._key(request).entered.add(request.id)
 
     def is_over(self, request: Request) -> bool:
-        """Whether more of the request's key have entered than may be in flight."""
+        """Whether more requests of this request's key have entered than may be in flight."""
         key = self.keys.get(request.key_id) if self.keys else None
         limit = None if key is None else self._limit(request.tenant_id, request.key_id)
         return key is not None and limit is not None and len(key.entered) > limit
@@ -75,7 +75,7 @@ class KeyHolds:
         return key is not None and request.id in key.held
 
     def left(self, request: Request) -> None:
-        """The request is no longer held, in the order or in flight."""
+        """The request is gone: it is neither held nor in the order nor in flight."""
         key = self.keys.get(request.key_id) if self.keys else None
         if key is None:
             return

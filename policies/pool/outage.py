@@ -33,7 +33,7 @@ class Outage:
         return self._ends is not None and self._wait_s_max > 0.0
 
     def backends_changed(self, waiting: Iterable[Request], now: float, *, is_available: bool) -> None:
-        """Backends have come or gone, and these requests wait; `is_available`: a backend is."""
+        """Backends have come or gone while these requests wait; `is_available`: at least one backend is available."""
         self.is_on = not is_available
         if is_available:
             self._ends = None

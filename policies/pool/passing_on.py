@@ -1,9 +1,9 @@
 """PassingOn: whether a request that has another pool to go to (an alias's next model) goes there now.
 
 It goes as soon as, by the forecast, its first token would come too late here and may still come in time there. The
-forecast is read when the request arrives, when half of the time to its target is over, when half of the rest is over,
-and so on. It is the earlier of two: by the step-time models, and by how fast the tenant's queue moved lately. Where
-neither is known by the first look, the request goes with half of its time left.
+forecast is read when the request arrives, when half of the time to its target is over, when half of the remaining time
+is over, and so on. It is the earlier of two forecasts: by the step-time models, and by how fast the tenant's queue
+moved lately. Where neither is known at the first look, the request goes with half of its time left.
 
 A rejection is a last resort, so a tier that rejects takes the best case of a forecast (policies/admission/feasible.py).
 Passing on is not a rejection, so here the forecast is used as it is.
@@ -69,6 +69,6 @@ class PassingOn:
 
 
 def next_look(now: float, due_at: float) -> float:
-    """The time when half of the rest of the time is over; the end where the rest is shorter than a step."""
+    """The time when half of the time until `due_at` is over; `due_at` itself if less than a step remains."""
     rest_s = due_at - now
     return due_at if rest_s <= QUEUED_S_MIN else now + rest_s / 2

@@ -5,8 +5,8 @@ flight stay outstanding and are charged where they run; waiting requests wait in
 backend rejected before stay prepaid. Deficits and virtual times start as if all had just been refilled: no tenant has
 credit or debt. A placement on arrival assigns all waiting requests again, and is not told of earlier dispatches.
 
-No tenant may gain by the switch, so tenants join the new orders from the least served up: VTC lifts a tenant that joins
-to the least waiting one, and the first to join is the least.
+No tenant may gain by the switch, so tenants join the new orders from the least served up: VTC lifts a joining tenant to
+the least counter of the waiting tenants, and the first to join has that counter.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def choose_policy(table: Mapping[str, Callable[..., T]], choice: PolicyChoice) -> Callable[[], T]:
-    """A constructor of the chosen policy. Raises ValueError for an unknown name, or for parameters that it lacks."""
+    """A constructor of the chosen policy. Raises ValueError for an unknown name or an unknown parameter."""
     if choice.name not in table:
         raise ValueError(f"no policy {choice.name!r}: there are {', '.join(table)}")
     make: Callable[..., Any] = partial(table[choice.name], **choice.parameters)

@@ -7,10 +7,10 @@ a time, so its effect is seen before the next.
 - service: the least served waiting tenant is behind a running one by more than a threshold. The victim is of the most
   served tenant of the same tier (VTC, Sheng et al., OSDI '24, App. C.3).
 - an envelope: the next request, except those of `preemptible` tiers, would miss its TTFT if it waited for a slot, and
-  would meet it if it had one. The victim is of a preemptible tier, and only while the other tier, over its weight, is
-  ahead of it by no more than the price of the victim: so no tier gets more than that beyond its share, and none
-  starves. A tier's rank includes the predicted service of its running requests, and stays high while long answers run.
-  So where these may give way, the other tier may be ahead by the price of all of them: by U, as VTC allows any two
+  would meet it if it had one. The victim is of a preemptible tier. The other tier's rank may be ahead of the victim's
+  tier by no more than the price of the victim: so no tier gets more than that price beyond its share, and none starves.
+  A tier's rank includes the predicted service of its running requests, and stays high while long answers run. So where
+  running answers may be preempted, the other tier may be ahead by the price of all of them: by U, as VTC allows any two
   tiers. The slot is kept for the request that it was freed for. Where requests may be preempted after their first
   token, they also give way to a request that is late in any case: their work is not lost.
 
@@ -102,7 +102,7 @@ class Preemption:
             self.settled(request_id)
 
     def settled(self, request_id: str) -> None:
-        """The request no longer counts as one without tokens: it has produced one, left its backend, or was kept."""
+        """The request is no longer a candidate without tokens: it has produced one, left its backend, or was kept."""
         self.untouched.pop(request_id, None)
 
     def preempted(self, fair_queues: FairQueues, now: float) -> Iterator[Preempt]:

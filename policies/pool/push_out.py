@@ -10,8 +10,8 @@ is full of bytes, bytes are counted, otherwise requests.
 Buffers of routers that drop from the longest queue share memory in this way (Suter et al., "Design Considerations for
 Supporting TCP with Per-flow Queueing", INFOCOM 1998).
 
-What tenants hold changes with almost every event, and a victim is needed in a full queue only. So once the queue has
-been full, it notes the tenants that changed, and the heaps are brought up to date when the next victim is asked for.
+The holdings of tenants change with almost every event, and a victim is needed in a full queue only. So once the queue
+has been full, changed tenants are noted, and the heaps are updated for the next victim.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -51,7 +51,7 @@ class Holder(Place):
         self.inner: TenantHeap[Holder] = TenantHeap(_most_first)
 
     def load(self, more: int = 0) -> float:
-        """The amount that the holder has, and `more`, over its weight."""
+        """The amount that the holder has, plus `more`, over its weight."""
         return (self.amount + more) / self.weight
 
 
@@ -86,8 +86,8 @@ class Holdings:
         self._tenants[tenant_id] = holder, amount
 
     def yielding(self, path: Path, amount: int, may_yield: Callable[[str], bool]) -> str | None:
-        """The tenant that yields to a newcomer of this path and amount; None: none holds more beyond its share.
-        `may_yield` tells whether a tier yields to the newcomer's.
+        """The tenant that yields to a newcomer of this path and amount; None: no tenant exceeds its share more than the
+        newcomer. `may_yield` tells whether a tier yields to the newcomer's tier.
         """
         holder: Holder | None = self._root
         for key, level in _keys(path):

@@ -1,4 +1,4 @@
-"""Queue timeout: how long a request may wait, and with which reason it is rejected then.
+"""Queue timeout: how long a request may wait, and for which reason it is rejected after that.
 
 No request waits longer than `wait_s_max`. In a tier that rejects requests that would miss their target, a request waits
 at most until its first token is due: after that it is certainly late, whatever the forecast. For a request that may go

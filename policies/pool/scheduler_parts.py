@@ -51,9 +51,9 @@ class SchedulerSettings:
     queues and limits per minute. A tenant may preempt another that leads it by more than `preempt_service`
     (preemption.py); None: never. While no backend is available, a request waits up to `backend_wait_s_max` seconds for
     one (outage.py). `interrupt_rules` say when a resumable request is preempted after its first token. One poll
-    dispatches or rejects at most `decisions_max` waiting requests. With its first decision made, it takes no further
-    request once backends were asked `asked_max` times whether or when they have room. `sessions` say how agents are
-    held (session_gate.py); None: they are not.
+    dispatches or rejects at most `decisions_max` waiting requests. After its first decision, a poll takes no further
+    request once backends were asked `asked_max` times whether or when they have room. `sessions` are the rules for
+    agents' sessions (session_gate.py); None: no session is held.
     """
 
     tenants: Iterable[Tenant] = ()
@@ -79,7 +79,7 @@ class SchedulerSettings:
 
 
 class SchedulerParts:
-    """The parts that one Scheduler is put together from."""
+    """The parts of one Scheduler."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         price, sizing = settings.price, settings.sizing or settings.prediction

@@ -1,8 +1,8 @@
-"""Gate of sessions: what a Scheduler asks the ledger of sessions, and what it tells it.
+"""Gate of sessions: the questions of a Scheduler to the ledger of sessions, and the facts that the ledger gets.
 
 Turns that the ledger holds wait outside of the order, as the requests of a key at its limit do. A turn that may run
-enters the order for the one backend that has room for its session. That lapses where the backend is gone, or when the
-turn has waited as long as any should: then it may go to any backend that can serve it.
+enters the order for the one backend that has room for its session. This binding lapses where the backend is gone, or
+when the turn has waited too long: then the turn may go to any backend that can serve it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,9 +25,9 @@ from policies.types import Request, SessionsView, Tenant, TenantView, Usage
 
 class SessionRules(NamedTuple):
     """The rules by which sessions of agents are held. A turn that was held for `wait_s_max` seconds gets room whatever
-    that costs others; None: half of the queue timeout. Of a tenant, `sessions_max` sessions are known. `eta`: the part
-    of a KV pool that sessions may have; None: as learnt. A session yields after `quantum` times the prefill of its
-    context.
+    that costs others; None: half of the queue timeout. At most `sessions_max` sessions of a tenant are known. `eta`:
+    the part of a KV pool that sessions may have; None: it is learnt. A session yields after `quantum` times the prefill
+    of its context.
     """
 
     wait_s_max: float | None = None
@@ -74,14 +74,14 @@ class SessionGate:
     # -- whose turn it is ----------------------------------------------------------------------------------------
 
     def named(self, request: Request) -> Request:
-        """An arriving request, with the session that its prompt tells where no name does."""
+        """The arriving request, with the session that its prompt shows if it names none."""
         if request.program_id is not None or len(request.prefix) < BLOCKS_MIN:
             return request
         session_id = self._prompt_tails.session_of(request)
         return request if session_id is None else replace(request, program_id=session_id)
 
     def restored(self, sessions: SessionsCheckpoint, now: float) -> None:
-        """Go on from what another gate knew of sessions, before any turn."""
+        """Take over the sessions that another gate knew, before any turn arrives."""
         self.ledger.restored(sessions, now)
         for (tenant_id, session_id), told in sessions.sessions.items():
             if told is not None and session_id.startswith(INFERRED) and told.tail[0]:
@@ -91,18 +91,18 @@ class SessionGate:
 
     @property
     def is_on(self) -> bool:
-        """Whether turns are held, or may be."""
+        """Whether turns are held, or may become held."""
         return self.ledger.engagement.is_on or bool(self.ledger.held)
 
     def may_hold(self, now: float) -> bool:
-        """Whether the ledger has to be asked whether this arriving request of a session enters the order."""
+        """Whether a request of a session that arrives now may be held, so that `enters` has to be asked."""
         return self.ledger.is_engaged(now) or bool(self.ledger.held.turns)
 
     def is_held(self, request: Request) -> bool:
         return request.id in self.ledger.held.turns
 
     def enters(self, request: Request, now: float) -> Request | None:
-        """The request as it enters the order now; None: it is held."""
+        """The request as it enters the order now; None: the request is held."""
         if request.program_id is None:
             return request
         turn = self.ledger.turns.get(request.id)
@@ -118,7 +118,7 @@ class SessionGate:
         return replace(request, backend_ids=frozenset((turn.backend_id,)))
 
     def wait_s(self, request: Request, now: float) -> float:
-        """For how long, at most, a request is still held."""
+        """Seconds for which the request is still held at most."""
         return max(0.0, self.ledger.held.turns[request.id].arrived_at + self._wait_s_max - now)
 
     def released(self, now: float) -> Iterator[str]:
@@ -126,8 +126,8 @@ class SessionGate:
         return (entry.request_id for entry in self.ledger.released(now))
 
     def lapsed(self, now: float, *, is_due: bool) -> list[str]:
-        """The ids of waiting requests that are not bound to a backend any more; `is_due`: only if one's time has come,
-        and no backend has gone since.
+        """The ids of waiting requests that are not bound to a backend any more. `is_due`: look only if the time of a
+        binding has ended, because no backend has gone since the last call.
         """
         if not self._bound or (is_due and now < self._bound_until):
             return []
@@ -136,29 +136,29 @@ class SessionGate:
         return [id_ for id_, each in self._bound.items() if each.until <= now or each.backend_id not in available]
 
     def free(self, request: Request) -> Request:
-        """The request with the backends that can serve it, whether or not it waits for one of them alone."""
+        """The request with all backends that can serve it, even if it is bound to one of them."""
         bound = self._bound.get(request.id)
         return request if bound is None else replace(request, backend_ids=bound.backend_ids)
 
     def unbound(self, request: Request) -> Request:
-        """The request with the backends that can serve it, from now on."""
+        """Drop the request's binding; return it with all backends that can serve it."""
         free = self.free(request)
         if self._bound.pop(request.id, None) is not None:
             self.ledger.turns[request.id].backend_id = ""
         return free
 
     def left(self, request_id: str, now: float) -> None:
-        """A waiting request is gone, or set aside: it will have to be asked for again."""
+        """A waiting request is gone, or set aside: `enters` has to be asked again before it can wait."""
         self._bound.pop(request_id, None)
         self.ledger.left(request_id, now)
 
     def next_at(self) -> float | None:
-        """When to ask for what may enter the order although no fact arrives; None: not before one does."""
+        """When to call `released` and `lapsed` although no fact arrives; None: not before a fact arrives."""
         at = self.ledger.next_at()
         return at if not self._bound else self._bound_until if at is None else min(at, self._bound_until)
 
     def home_of(self, request: Request) -> str:
-        """The backend that has the context of the request's session, as far as is known; empty: none has."""
+        """The id of the backend that is believed to have the context of the request's session; empty if none has."""
         of_tenant = self.ledger.table.tenants.get(request.tenant_id)
         session = None if of_tenant is None else of_tenant.sessions.get(request.program_id or "")
         return session.backend_id if session is not None and session.is_admitted else ""
@@ -183,7 +183,7 @@ class SessionGate:
         return 0 if turn.resumes else min(turn.known, request.prompt_tokens)
 
     def charged(self, request_id: str, usage: Usage) -> Usage:
-        """What a request is charged for that has used this much."""
+        """The usage that a request with this usage is charged for."""
         if request_id not in self.forgiven:
             return usage
         self.forgiven[request_id] = usage
@@ -211,7 +211,7 @@ class SessionGate:
     # -- tenants -----------------------------------------------------------------------------------------------
 
     def removed(self, tenants: Iterable[Tenant]) -> None:
-        """These tenants are gone, and nothing of them waits."""
+        """These tenants are gone, and none of their requests waits."""
         for tenant in tenants:
             self.ledger.tenant_removed(tenant.id)
             self._prompt_tails.removed(tenant.id)
@@ -223,7 +223,7 @@ class SessionGate:
         return sessions_view(self.ledger, now)
 
     def shown_in(self, views: dict[str, TenantView]) -> dict[str, TenantView]:
-        """These views of tenants, with the sessions of each."""
+        """The given views of tenants, each with the tenant's sessions added."""
         for tenant_id in views.keys() & self.ledger.table.tenants.keys():
             sessions = sessions_of(self.ledger, tenant_id, self._wait_s_max)
             states = states_of(self.ledger, tenant_id)

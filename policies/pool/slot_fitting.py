@@ -73,8 +73,8 @@ class SlotFitting:
         *,
         access: Access = OPEN,
     ) -> InFlight | None:
-        """Reserve a slot for the request, with room for so much output, at that of the candidates which the placement
-        chooses; None: it fits at none.
+        """Reserve a slot for the request, with room for `output_tokens`, at the candidate that the placement chooses;
+        None: it fits at none.
         """
         home, produced = request.ran_at, request.produced_tokens
         if not produced:
@@ -119,7 +119,7 @@ class SlotFitting:
         )
 
     def assume_cached(self, request: Request, backend_id: str) -> None:
-        """From now on the backend is assumed to hold all of the request's prompt, where prefixes are read."""
+        """Assume that the backend has the request's whole prompt cached from now on, if any policy reads prefixes."""
         if self.fleet.cached_tokens is not None:
             self._prefixes.inserted(request, backend_id)
 

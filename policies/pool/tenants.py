@@ -209,7 +209,7 @@ class Tenants:
             self._forget_if_gone(state)
 
     def left(self, tenant_id: str) -> None:
-        """A request of the tenant has ended that was in no order."""
+        """A request of the tenant that was in no order has ended."""
         self._forget_if_gone(self.states[tenant_id])
 
     def move_stranded(self, now: float) -> None:

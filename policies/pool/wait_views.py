@@ -3,13 +3,13 @@
 The views are for people; no decision reads them, and making them changes no decision. A poll makes every possible
 decision, so after it every waiting request has a reason: no backend for it is available, its key's limit, its session,
 its tenant's own limit, its tenant's older requests, or no room for the next request.
- The predicted start follows from
-the number of the tenant's requests before this one, and from how fast those that waited were sent lately
-(policies/admission/retry_after.py). This includes everything that slows the tenant down, also its own in-flight limit
-and other tenants. Before three of its requests that waited were sent, the TTFT forecast is used
-(policies/slo/ttft_forecast.py): the work before the request is estimated as a fluid, and slots become free at the mean
-rate of the running requests. A tenant at its own limit then has no forecast. A turn that waits for room for its session
-starts when it has waited as long as any, at the latest.
+
+The predicted start follows from the number of the tenant's requests before this one, and from how fast the tenant's
+waiting requests were sent lately (policies/admission/retry_after.py). This includes everything that slows the tenant
+down, also its own in-flight limit and other tenants. Before three waiting requests of the tenant were sent, the TTFT
+forecast is used (policies/slo/ttft_forecast.py): the work before the request is estimated as a fluid, and slots become
+free at the mean rate of the running requests. A tenant at its own limit then has no forecast. A turn that waits for
+room for its session starts, at the latest, when it has waited for the longest time that a turn is held.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -22,7 +22,7 @@ class Prediction(Protocol):
 
 
 def clamp_prediction(request: Request, tokens_per_choice: float) -> float:
-    """The prediction for all choices of a request. It is at most what the request may produce, which bounds later
-    refunds.
+    """The prediction for all choices of a request. It is at most the number of tokens that the request may produce,
+    which bounds later refunds.
     """
     return min(tokens_per_choice * request.choices, request.output_tokens_max)

@@ -1,15 +1,15 @@
 """Mixture of experts: predicts an answer's length from answers to similar requests, with weights learnt online.
 
-What best predicts the length of an answer differs: for one tenant it is the length of its prompts, for another
-the endpoint that it calls or the limit that it sets. So each notion of similar requests is an expert. It looks at the
-last answers in the request's context, such as "this tenant, prompts of this length", and predicts their median (or
-another quantile). The experts' weights are learnt from their recent errors, over all tenants and, as more is seen of
-it, for each tenant. The prediction is the weighted median of the experts, which a single expert that is far off does
-not move.
+The best predictor of an answer's length differs: for one tenant it is the length of its prompts, for another the
+endpoint that it calls or the limit that it sets. So each notion of similar requests is an expert. The expert looks at
+the last answers in the request's context, such as "this tenant, prompts of this length", and predicts their median (or
+another quantile). The experts' weights are learnt from their recent errors: first over all tenants, then, as its
+answers arrive, for each tenant. The prediction is the weighted median of the experts, which a single expert that is far
+off does not move.
 
 An expert whose context was never seen does not vote ("specialists": Freund, Schapire, Singer and Warmuth, STOC '97).
-The text of a prompt is not used. Tenants learn from each other here. What was learnt of a forgotten tenant is never
-found again.
+The text of a prompt is not used. Tenants learn from each other here. A tenant that was forgotten starts anew if it
+returns.
 """
 
 from collections.abc import Hashable
@@ -74,8 +74,8 @@ class MixtureOfExperts:
     """
 
     def __init__(self, *, quantile: float = QUANTILE, window_outputs: int = WINDOW_OUTPUTS) -> None:
-        """`quantile` of the answers is predicted: 0.5 has the least error, a higher one is seldom too low.
-        `window_outputs` answers are kept per context.
+        """`quantile` of the answers is predicted: 0.5 has the least error, a prediction by a higher quantile is seldom
+        too low. `window_outputs` answers are kept per context.
         """
         self._quantile = quantile
         self._window_outputs = window_outputs

@@ -1,8 +1,8 @@
 """FairQueue: one queue of a pool, and which of its requests is next.
 
 A pool has one queue before all its backends, or one before each of them (policies/queueing/fair_queues.py). A queue has
-its own order and counters, and counts what its tenants have in flight from it. A tenant's in-flight limit holds over
-all queues; pool/tenants.py counts for it.
+its own order and counters, and counts the requests of its tenants that are in flight from it. A tenant's in-flight
+limit holds over all queues; pool/tenants.py counts for it.
 
 The order of precedence: limits make a tenant eligible, tiers compete by weighted VTC, and so do the groups of a tier,
 if it has any; inside the group the pool's fairness policy picks the request. backfill.py handles a request that fits
@@ -191,7 +191,7 @@ class FairQueue:
             self.welcome(self.tenants[tenant_id].tenant)
 
     def welcome(self, tenant: Tenant) -> None:
-        """The tenant is new in this queue or returns, perhaps in another tier or group than before."""
+        """Open the account of a tenant that is new in this queue, or that returns, perhaps in another tier or group."""
         here = AccountPlace(tenant.tier_id, tenant.group_id)
         place = self._absent.pop(tenant.id, here)
         if place != here:
@@ -220,8 +220,8 @@ class FairQueue:
         self.order.charged(tenant, charge)
 
     def served_at_once(self, state: QueuedTenant, entry: InFlight, charge: Charge) -> None:
-        """As if the entry's request had waited here and been dispatched, at this charge. Nothing waits here, and the
-        tenant has no limits.
+        """Account for the entry as if its request had waited here and been dispatched at this charge. No request waits
+        here, and the tenant has no limits.
         """
         tenant = state.tenant
         state.spells += 1
@@ -241,8 +241,8 @@ class FairQueue:
         return self.order.ahead(self.tenants[tenant_id].tenant, self.tenants[other_id].tenant)
 
     def lead_service(self, tenant: Tenant) -> float:
-        """Service by which the tenant is ahead of the next tenant of its tier and, within a group, of its group. 0.0 if
-        the tenant itself is next or there is no other.
+        """Service by which the tenant is ahead of the tenant that is next in its tier, and within a group in its group;
+        0.0 if it is next itself or there is no other.
         """
         lead, before = 0.0, ""
         for node in self.order.path(tenant):
@@ -257,8 +257,8 @@ class FairQueue:
     # -- the next request ------------------------------------------------------------------------------------
 
     def next(self, blocked: Collection[str], besides: Collection[str]) -> tuple[str, Request] | None:
-        """The next request of a tenant that is not in `besides`, with its tier, which is not in `blocked`; None if
-        there is none.
+        """The next request of a tenant that is not in `besides`, with the request's tier, which is not in `blocked`;
+        None if there is no such request.
         """
         first = self._pick(blocked, any_request, besides)
         if first is None or first[1].tenant_id not in self.use.by_tenant or self.may_go_first(first[1]):
@@ -266,7 +266,7 @@ class FairQueue:
         return self.within_shares(first, blocked, besides)
 
     def may_go_first(self, request: Request) -> bool:
-        """Whether the request, which is next, goes whatever its tenant has in flight."""
+        """Whether the request, which is next, may be sent although its tenant already has requests in flight."""
         if request.tenant_id not in self.use.by_tenant or not self.order.is_fair or self.order.root.waiting == 1:
             return True
         return self.share.allows(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
@@ -274,8 +274,8 @@ class FairQueue:
     def within_shares(
         self, first: tuple[str, Request], blocked: Collection[str], besides: Collection[str]
     ) -> tuple[str, Request]:
-        """The next request of a tenant that is within its share, and its tier, if it may pass the one that is `first`;
-        else that.
+        """The next request of a tenant that is within its share, with its tier, if the request may pass `first`;
+        otherwise `first`.
         """
         # Where every waiting tenant is over its share, the rest of the room is for the next tenant.
         other = self._pick(blocked, self._is_within_share, besides)
@@ -301,8 +301,8 @@ class FairQueue:
     def first_not_to_pass(
         self, tenant_id: str, passed: dict[str, tuple[str, Request]], holds: dict[str, BackendHold]
     ) -> tuple[str, Request] | None:
-        """The first of these requests, which are by tenant and come with their tiers, that a request of the tenant may
-        not pass. `holds` has the backends that are kept for them, by request id.
+        """The first of the `passed` requests (with their tiers, by tenant) that a request of the tenant may not pass.
+        `holds` has the backends that are held for passed requests, by request id.
 
         The tenant may be ahead of another by at most the price of the tokens that were in flight at the held backend;
         where shares are capped, also by the price of its own tokens in flight. Both are priced as if all tokens were
@@ -333,7 +333,7 @@ class FairQueue:
         return None
 
     def next_of_tiers(self) -> Iterator[tuple[str, Request]]:
-        """Each waiting tier, the next one first, with its next request, whether or not the request fits."""
+        """The waiting tiers in order, each with its next request, whether or not that request fits."""
         blocked: set[str] = set()
         while (choice := self._pick(blocked, any_request, ())) is not None:
             yield choice

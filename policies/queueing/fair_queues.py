@@ -5,7 +5,7 @@ one queue per backend, each with its own order and counters: service is fair wit
 bound is multiplied by the number of backends.
 
 A request that waits for a backend that is gone, or has rejected requests for too long, is assigned again if another
-backend serves. Counters of a queue stay as long as its backend is known or anything waits or runs there.
+backend serves. Counters of a queue stay as long as its backend is known or any request waits or runs there.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -96,7 +96,7 @@ class FairQueues(Protocol):
         ...
 
     def forget(self, tenant_id: str) -> None:
-        """The tenant is removed."""
+        """Drop the state of a removed tenant."""
         return
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> dict[str, QueueCheckpoint]:
@@ -147,7 +147,7 @@ class Assignments:
         self._backend_ids: dict[str, str] = {}  # by waiting request
 
     def choose(self, request: Request, backends: Sequence[BackendCapacity]) -> str:
-        """The backend that the placement assigns the request to, of these."""
+        """The one of these backends that the placement assigns the request to."""
         workers = [Worker(each, self.queued[each.id]) for each in backends]
         backend_id = self._placement.assign(request, workers)
         assert any(worker.id == backend_id for worker in workers), (
@@ -156,12 +156,12 @@ class Assignments:
         return backend_id
 
     def waits(self, request: Request, backend_id: str) -> None:
-        """The request waits for this backend."""
+        """Record that the request waits for this backend."""
         self._backend_ids[request.id] = backend_id
         self.queued[backend_id] += 1
 
     def leaves(self, request: Request) -> str:
-        """The request waits no more; returns the backend that it waited for."""
+        """Record that the request waits no more; returns the backend that it waited for."""
         backend_id = self._backend_ids.pop(request.id)
         self.queued[backend_id] -= 1
         return backend_id
@@ -278,9 +278,7 @@ class QueuePerBackend(FairQueues):
 
 
 class PresentQueues:
-    """A holder of the fair queues that a pool has now. Its parts keep this holder, because a switch replaces the
-    queues.
-    """
+    """A holder of a pool's present fair queues. The pool's parts keep it, because a switch replaces the queues."""
 
     def __init__(self, fair_queues: FairQueues) -> None:
         self.fair_queues = fair_queues

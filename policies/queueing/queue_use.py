@@ -52,7 +52,7 @@ class QueueUse:
         return self.by_tenant.get(tenant_id, NO_USE)
 
     def count(self, entry: InFlight, requests: int, sequences: int, tokens: int) -> None:
-        """So many more requests, sequences and reserved tokens are in flight from the queue: the entry's."""
+        """Add these requests, sequences and reserved tokens of the entry to its tenant's use; negative: remove."""
         tenant_id = entry.request.tenant_id
         if tenant_id not in self.by_tenant:
             self.by_tenant[tenant_id] = TenantUse()

@@ -2,16 +2,16 @@
 
 Counters only include requests that were dispatched, so a tenant that is behind could fill the whole pool before it has
 paid for one output. A cap of phi * F on its tokens in flight (F: our tokens that the pool may hold) bounds the
-difference of two backlogged tenants by U = max(price of the longest prompt, price of phi * F output tokens), at almost
-no cost. The scheduler lifts the cap where it would do harm:
+difference in service of two backlogged tenants by U = max(price of the longest prompt, price of phi * F output tokens),
+at almost no cost. The scheduler lifts the cap where it would do harm:
 - a tenant that is alone has no cap, and when every waiting tenant is over the cap the room goes to the next one;
 - a tenant that is next but over its share is passed over only while it is behind by no more than the possible cost of
-  its requests in flight. A tenant of long answers needs more than half of the tokens for half of the service.
-The pool holds F tokens, or more where requests are reserved at the fullest moment (`kv_rule: expected` or `peak`) and
-their full lengths exceed F: the share is then of the requests in flight. Requests in flight count by the speed of their
-backend: slots of an engine that is three times as slow count a third. Counted in full they would fill a tenant's share
-but serve it little, and it would be passed over until its lag is G. The cap is never below the part of the pool that
-the tenant's weight entitles it to, or a weight of 4 against 1 would come out as 1 against 1.
+  its requests in flight. A tenant of long answers needs more than half of the tokens for half of the service. The pool
+  holds F tokens, or more where requests are reserved at the fullest moment (`kv_rule: expected` or `peak`) and their
+  full lengths exceed F: a share is then a part of the requests in flight. Requests in flight count by the speed of
+  their backend: slots of an engine that is three times as slow count a third. Counted in full, these slots would fill a
+  tenant's share but serve it little, and the tenant would be passed over until its lag is G. The cap is never below the
+  part of the pool that the tenant's weight entitles it to, or a weight of 4 against 1 would come out as 1 against 1.
 """
 
 from typing import NamedTuple
@@ -24,9 +24,9 @@ SHARE_RATIO_MAX = 0.5  # phi
 
 
 class InFlightShare(NamedTuple):
-    """A tenant's share of what the pool has in flight, if one more of its requests were sent. It has the sequences and
-    KV tokens that the tenant would then have, and those that the pool can hold. All of them are multiplied by the speed
-    of their backends.
+    """A tenant's share of the pool's load in flight, if one more of its requests were sent: the sequences and KV tokens
+    that the tenant would then have, and those that the pool can hold. All are multiplied by the speed of their
+    backends.
     """
 
     sequences: float

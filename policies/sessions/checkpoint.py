@@ -1,8 +1,8 @@
-"""Checkpoint of sessions: what the next ledger of a pool goes on from, in values that JSON has.
+"""Checkpoint of sessions: the state that the next ledger of a pool continues from, in values that JSON has.
 
-Each session is a record by itself, so that only what has changed is written. Its time is that of the ledger's clock.
-Turns are in none: those that run are told by the processes that hold them, and those that wait are submitted again.
-What tenants' turns are like is learnt again.
+Each session has its own record, so that only changed sessions are written. Times are on the ledger's clock. Turns are
+in no record: the processes that hold running turns report them, and waiting turns are submitted again. The statistics
+of tenants' turns are learnt again.
 """
 
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ class SessionRecord(NamedTuple):
 
 
 class SessionsCheckpoint(NamedTuple):
-    """A checkpoint of a pool's sessions, by tenant and id. None: the session is forgotten. It also has what was learnt
-    of each backend's KV pool (`eta`), and whether sessions were held. It was taken at `at`, by the clock of the
-    records.
+    """A checkpoint of a pool's sessions, by tenant and session id; a record of None: the session was forgotten. It also
+    has the learnt `eta` of each backend (WorkingSet), and whether sessions were held. It was taken at `at`, by the
+    clock of the records.
     """
 
     sessions: Mapping[SessionId, SessionRecord | None] = {}
@@ -44,7 +44,7 @@ class SessionsCheckpoint(NamedTuple):
 
 
 def record(session: AgentSession, now: float) -> SessionRecord:
-    """The record of a session. One that runs is as one that has just become idle."""
+    """The record of a session. A running session is recorded as if it had just become idle."""
     return SessionRecord(
         context=session.context,
         backend_id=session.backend_id,
@@ -60,7 +60,7 @@ def record(session: AgentSession, now: float) -> SessionRecord:
 
 
 def session_of(tenant_id: str, session_id: str, told: SessionRecord, idle_since: float) -> AgentSession:
-    """The session of a record, not admitted yet. Without a context there was nothing to pause: its first turn waits."""
+    """The session of a record, not admitted yet. Without a context it cannot have been paused: its first turn waits."""
     is_paused = not told.is_admitted and told.context > 0
     return AgentSession(
         tenant_id,

@@ -1,13 +1,12 @@
-"""When to hold sessions: only where it pays.
+"""Engagement: when turns of sessions are held, which is only where it pays.
 
-Holding a session leaves an engine less to do while another's gap lasts. What it saves is what the engine computes
-again. With N sessions of which M fit, a mean gap of g seconds, and turns of L seconds of which the part q goes into
-computing again: all at once, N / (g + L) turns end each second; M at once with nothing to compute again,
-M / (g + L (1 - q) M / N). The second is more where q L > g (N - M) / M, on an engine that is busy step after step.
+If a session is held, the engine has less to do during the gaps of the others. In return, the engine recomputes fewer
+contexts. With N sessions of which M fit, a mean gap of g seconds, and turns of L seconds of which the part q goes into
+recomputation: all N at once end N / (g + L) turns each second; M at once, without recomputation, end M / (g + L (1 - q)
+M / N). The second rate is higher where q L > g (N - M) / M, on an engine that is busy step after step.
 
-Once sessions are held there is nothing to compute again, and q says nothing. Then it is the other way round: holding is
-of no use where the engine would have time left although it computed every turn whole, and where there was nothing to
-hold for a while.
+While sessions are held, no context is recomputed, and q shows nothing. Then holding ends where the engine would have
+time left even if it computed every turn's whole prompt, or where no turn had to be held for a while.
 """
 
 from collections.abc import Iterable
@@ -32,11 +31,11 @@ class Engagement:
         self._since = self._needed_at = -inf
 
     def begin(self, now: float) -> None:
-        """Hold from now on."""
+        """Hold sessions from now on."""
         self.is_on, self._since, self._needed_at = True, now, now
 
     def update(self, sets: Iterable[WorkingSet], *, is_needed: bool, now: float) -> None:
-        """Decide anew. `is_needed`: a turn is held, or an admitted session would not fit."""
+        """Decide anew whether sessions are held. `is_needed`: a turn is held, or an admitted session would not fit."""
         if not self.is_on:
             if any(_pays(each) for each in sets):
                 self.begin(now)

@@ -1,7 +1,7 @@
-"""Use of one engine: how busy it is, what it spends on computing again, and what turns of sessions are like there.
+"""Use of one engine: how busy it is, how much time it spends on recomputation, and how long turns and gaps last there.
 
-Rates are over about the last WINDOW_S: what is older counts for a tenth at most. Engine time is counted as processor
-sharing: while n calls run, each has one n-th of the time. So what a session has had is known without a model of steps.
+Rates cover about the last WINDOW_S: older time counts for a tenth at most. Engine time is counted as processor sharing:
+while n calls run, each has one n-th of the time. So no step-time model is needed for the engine time of a session.
 """
 
 from math import exp, inf, log
@@ -58,7 +58,7 @@ class EngineUse:
         self._prefill_s = 0.0  # the least of both; none yet
 
     def advance(self, now: float) -> None:
-        """Count the time until now."""
+        """Count the time from the last call until `now`."""
         passed_s = now - self._at
         if passed_s <= 0.0:
             return
@@ -83,7 +83,7 @@ class EngineUse:
         self.running -= 1
 
     def ended(self, usage: Usage, now: float) -> None:
-        """A call that ran has ended after this usage."""
+        """A call that ran has ended with this usage."""
         self.left(now)
         prompt, cached, output = usage
         self.computed += prompt - cached + output
@@ -91,7 +91,7 @@ class EngineUse:
             self.tells_cached = True
 
     def prefilled(self, tokens: int, seconds: float) -> None:
-        """A call got its first token so long after it was sent, with so many tokens of its prompt to compute."""
+        """A call got its first token `seconds` after it was sent, with `tokens` of its prompt to compute."""
         if tokens < RATE_TOKENS_MIN:
             return
         before, since = self._least_token_s
@@ -102,20 +102,20 @@ class EngineUse:
         self._prefill_s = min(self._least_token_s)
 
     def turned(self, turn_s: float, context: int) -> None:
-        """A turn of a session took so long and left such a context."""
+        """A turn of a session took `turn_s` seconds and left a context of `context` tokens."""
         self._turns += 1.0
         self._turns_s += turn_s
         self._context_tokens += context
 
     def returned(self, gap_s: float) -> None:
-        """A session came back after this gap."""
+        """A session came back after a gap of `gap_s` seconds."""
         self._gaps += 1.0
         self._gaps_s += gap_s
 
     # -- rates -------------------------------------------------------------------------------------------------
 
     def ratios(self, now: float) -> tuple[float, float]:
-        """`busy_ratio` and `recomputed_ratio`, as they are once the time until now is counted, which this does not."""
+        """`busy_ratio` and `recomputed_ratio` as of `now`; changes no state."""
         fade = exp(-max(0.0, now - self._at) / FADE_S)
         busy_s = self._busy_s * fade + (FADE_S * (1.0 - fade) if self.running else 0.0)
         return busy_s / FADE_S, self.recomputed_s * fade / busy_s if busy_s > 0.0 else 0.0
@@ -127,12 +127,12 @@ class EngineUse:
 
     @property
     def recomputed_ratio(self) -> float:
-        """The part of its busy time that was spent on computing again."""
+        """The part of the busy time that was spent on recomputation."""
         return self.recomputed_s / self._busy_s if self._busy_s > 0.0 else 0.0
 
     @property
     def prefill_s_per_token(self) -> float:
-        """Seconds that a token of a prompt takes: by the model of its steps, or as the fastest recent prefill shows."""
+        """Seconds to prefill one prompt token: by the step-time model, or else as the fastest recent prefill shows."""
         if self.token_s is not None:
             return self.token_s
         return self._prefill_s
@@ -143,12 +143,12 @@ class EngineUse:
 
     @property
     def turn_s(self) -> float:
-        """Mean seconds of a turn, from when it was sent."""
+        """Mean seconds of a turn, from its dispatch to its end."""
         return self._turns_s / self._turns if self._turns > 0.0 else 0.0
 
     @property
     def gap_s(self) -> float:
-        """Mean gap of the sessions that came back."""
+        """Mean gap, in seconds, of the sessions that came back."""
         return self._gaps_s / self._gaps if self._gaps > 0.0 else 0.0
 
     @property
@@ -157,5 +157,5 @@ class EngineUse:
 
     @property
     def sessions(self) -> float:
-        """About how many sessions take turns: their rate, times how often one does (Little's law)."""
+        """The approximate number of active sessions: the rate of turns times the mean time between (Little's law)."""
         return self.turns_per_s * (self.turn_s + self.gap_s)

@@ -1,8 +1,8 @@
 """Held turns: the turns that wait until their session has room, in the fair order of the pool.
 
-Tiers, groups and tenants share by VTC as in the pool's order, by what their calls are charged. A tenant waits here
-while any turn of it is held. Among the turns of a tenant, those that have waited too long are first, then those of
-sessions that were paused before they had their quantum, then those that wait longest.
+Tiers, groups and tenants share by VTC as in the pool's order, by the charges of their calls. A tenant waits here while
+any of its turns is held. Among a tenant's turns, overdue ones are first, then turns of sessions that were paused before
+they had their quantum, then the others, the oldest first.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from policies.types import Request, Tenant
 
 
 class TenantTurns(ArrivalOrder):
-    """The held turns of one tenant's sessions. Its head is the first one that was not tried in this round. Mutable."""
+    """The held turns of one tenant's sessions. Its head is the first turn that was not tried in this round. Mutable."""
 
     __slots__ = ("first", "overdue", "then", "tried")
 
@@ -38,7 +38,7 @@ class TenantTurns(ArrivalOrder):
         return len(self.overdue) + len(self.first) + len(self.then)
 
     def all(self) -> Iterator[Turn]:
-        """In the order in which they are asked."""
+        """All held turns, in the order in which they are tried."""
         return chain(self.overdue.values(), self.first.values(), self.then.values())
 
 
@@ -46,7 +46,7 @@ class HeldTurns:
     """The held turns of one pool, in its fair order. Mutable."""
 
     def __init__(self, make_order: Callable[[], FairTree], tenant: Callable[[str], Tenant]) -> None:
-        """`make_order` makes an order of its own, by VTC, with the tiers and groups of now."""
+        """`make_order` makes a separate VTC order for held turns, with the present tiers and groups."""
         self._make_order = make_order
         self._order: FairTree | None = None
         self._tenant = tenant
@@ -63,7 +63,7 @@ class HeldTurns:
 
     @property
     def order(self) -> FairTree:
-        """The order of the tenants that wait here, by what they were charged since it was made."""
+        """The order of the tenants with held turns, by their charges since the order was made."""
         if self._order is None:
             self._order = self._make_order()
             for tenant_id, of_tenant in self._of.items():
@@ -74,17 +74,17 @@ class HeldTurns:
         return self._order
 
     def charged(self, tenant: Tenant, service: float) -> None:
-        """A call of the tenant was charged. The order is told when it is next read: mostly nothing is held."""
+        """Note a charge for a call of the tenant. The order gets it when the order is next read."""
         before = self._charges.get(tenant.id)
         self._charges[tenant.id] = tenant, service if before is None else before[1] + service
 
     def rearrange(self) -> None:
-        """Tiers, groups, or weights or places of tenants have changed: all begin anew, with nothing charged."""
+        """Tiers, groups, or weights or places of tenants have changed: make a new order without any charges."""
         self._order = None
         self._charges.clear()
 
     def forget(self, tenant: Tenant) -> None:
-        """The tenant is gone, and nothing of it waits."""
+        """The tenant is gone, and none of its turns is held."""
         order = self.order
         if tenant.tier_id in order.root.nodes:
             order.forget(tenant.tier_id, tenant.id)
@@ -101,7 +101,7 @@ class HeldTurns:
             order.leaf(self._tenant(tenant_id)).joined(tenant_id, of_tenant)
 
     def remove(self, turn: Turn) -> None:
-        """Hold a turn no more."""
+        """End the hold of a turn."""
         order, tenant_id, request_id = self.order, turn.session.tenant_id, turn.request.id
         of_tenant = self._of[tenant_id]
         del self.turns[request_id], turn.session.held[request_id]
@@ -113,7 +113,7 @@ class HeldTurns:
             order.leaf(self._tenant(tenant_id)).left(tenant_id)
 
     def age(self, arrived_by: float) -> None:
-        """Turns that arrived by then are overdue: they precede all others of their tenant."""
+        """Mark turns that arrived by `arrived_by` as overdue: they precede all other turns of their tenant."""
         while (turn := next(iter(self._punctual.values()), None)) is not None and turn.arrived_at <= arrived_by:
             request_id, of_tenant = turn.request.id, self._of[turn.session.tenant_id]
             del self._punctual[request_id]
@@ -121,12 +121,12 @@ class HeldTurns:
             of_tenant.overdue[request_id] = turns.pop(request_id)
 
     def next(self) -> Turn | None:
-        """The next turn in order that was not tried in this round; None: there is none."""
+        """The next turn in order that was not tried in this round; None if all were."""
         request = self.order.root.pick(self._is_untried)
         return None if request is None else self.turns[request.id]
 
     def of_tenant(self, tenant_id: str) -> Iterator[Turn]:
-        """The held turns of a tenant, in the order in which they are asked."""
+        """The held turns of a tenant, in the order in which they are tried."""
         of_tenant = self._of.get(tenant_id)
         return of_tenant.all() if of_tenant is not None else iter(())
 

@@ -49,8 +49,8 @@ ASKED_MAX: Final = 512  # of turns and backends in one look, each pair of which 
 
 
 class TurnEntry(NamedTuple):
-    """The decision that a turn of a session may enter the pool's order. `backend_id` has room for it, and is to serve
-    it while it is available; None: the placement chooses.
+    """The decision that a turn of a session may enter the pool's order. The backend `backend_id` has room for it, and
+    serves it while that backend is available; None: the placement chooses.
     """
 
     request_id: str
@@ -72,7 +72,7 @@ class SessionLedger:
         eta: float | None = None,
         quantum: float = QUANTUM_PREFILLS,
     ) -> None:
-        """`make_order` makes an order for held turns alone (held.py). SessionRules have what the others are."""
+        """`make_order` makes an order for held turns alone (held.py). SessionRules describes the other parameters."""
         self.held = HeldTurns(make_order, tenant)
         self.engagement = Engagement()
         self.working_sets: dict[str, WorkingSet] = {}
@@ -94,7 +94,7 @@ class SessionLedger:
     # -- facts -----------------------------------------------------------------------------------------------
 
     def loads_changed(self, loads: Iterable[BackendLoad]) -> None:
-        """All live backends, newly measured."""
+        """The loads of all live backends, newly measured."""
         gone = set(self.working_sets)
         for load in loads:
             gone.discard(load.backend_id)
@@ -104,7 +104,7 @@ class SessionLedger:
             self.available.discard(backend_id)
 
     def measured(self, load: BackendLoad) -> None:
-        """One live backend, newly measured."""
+        """The load of one live backend, newly measured."""
         backend = self._set(load.backend_id)
         backend.pool_tokens = inf if load.kv_tokens_max is None else float(load.kv_tokens_max)
         step_time = load.step_time
@@ -113,7 +113,7 @@ class SessionLedger:
         self._is_changed = True
 
     def arrived(self, request: Request, now: float) -> TurnEntry | None:
-        """A call of a session arrived. Returns where it may go at once; None: it is held."""
+        """A call of a session arrived. Returns the backend it may enter the order for, if any; None: it is held."""
         turn = self._turn(request, now)
         session = turn.session
         if not self.is_engaged(now) or request.produced_tokens:
@@ -142,7 +142,7 @@ class SessionLedger:
             backend.tokens += tokens
 
     def returned(self, request_id: str, now: float) -> None:
-        """A call that was sent waits in the order again: its backend has rejected it, failed, or it was preempted."""
+        """A call that was sent waits in the order again: its backend rejected it or failed, or it was preempted."""
         if (other := self.others.pop(request_id, None)) is not None:
             other[0].use.left(now)
             other[0].tokens -= other[1]
@@ -154,7 +154,7 @@ class SessionLedger:
                 self._is_changed = True
 
     def ended(self, request_id: str, usage: Usage, now: float) -> None:
-        """A call that was sent has ended after this usage."""
+        """A call that was sent has ended with this usage."""
         turn = self.turns.pop(request_id, None)
         if turn is None:
             if (other := self.others.pop(request_id, None)) is not None:
@@ -191,7 +191,7 @@ class SessionLedger:
         self._is_changed = True
 
     def adopted(self, request: Request, backend_id: str, now: float) -> Turn:
-        """A call of a session was sent unasked: nothing is held, or another ledger has let it in."""
+        """A call was sent without `arrived`: no turns are held, or another ledger admitted it. Returns its turn."""
         turn = self._turn(request, now)
         self._let_in(turn, None)
         self._sent(turn, backend_id, now)
@@ -207,8 +207,8 @@ class SessionLedger:
                 del self.table.tenants[tenant_id]
 
     def restored(self, checkpoint: SessionsCheckpoint, now: float) -> None:
-        """Begin with the sessions of another ledger, before any turn. Those whose backends are not live lose their
-        contexts with the next `loads_changed`.
+        """Begin with the sessions of another ledger, before any turn arrives. Sessions whose backends are not live lose
+        their contexts with the next `loads_changed`.
         """
         assert not len(self.turns) + len(self.held), "restored before any turn"
         if self._eta is None:
@@ -228,7 +228,7 @@ class SessionLedger:
     # -- decisions -------------------------------------------------------------------------------------------
 
     def released(self, now: float) -> Iterator[TurnEntry]:
-        """Turns that were held and may enter the order now."""
+        """Yield the held turns that may enter the order now."""
         if (not self.held and not self.engagement.is_on) or ((at := self.next_at()) is not None and now < at):
             return
         self._looked_at, self._is_changed = now, False
@@ -265,7 +265,7 @@ class SessionLedger:
         return TurnEntry(turn.request.id, backend_id)
 
     def next_at(self) -> float | None:
-        """When to ask `released` although no fact arrives; None: not before one does."""
+        """The time at which to call `released` although no fact arrives; None: not before a fact arrives."""
         first = self.held.waited_longest()
         if first is None:
             return None
@@ -279,8 +279,8 @@ class SessionLedger:
     # -- view ------------------------------------------------------------------------------------------------
 
     def checkpoint(self, now: float, changes_max: int) -> SessionsCheckpoint:
-        """What `restored` of the next ledger takes, of at most so many sessions that have changed since the last time.
-        The first time all have.
+        """The state for `restored` of the next ledger, with at most `changes_max` sessions that have changed since the
+        last call. At the first call all sessions count as changed.
         """
         eta = {each.id: each.eta for each in self.working_sets.values()}
         return SessionsCheckpoint(self.table.changes(now, changes_max), eta, self.engagement.is_on, now)

@@ -1,15 +1,15 @@
 """Pauses: which idle sessions make room for a turn that is held.
 
-A session that is paused has to wait for room when it returns, and its context is computed again. A turn that is held is
-saved the time for which the paused session would have stayed away, but no more than the time after which room grows by
-itself. What computing the context again costs is the time of the prefill: for the session itself, for all that run
-beside it, and as far as the engine is busy for all that are held, because it is their time, too.
+A paused session has to wait for room when it returns, and its context is computed again. The held turn gains the time
+for which the paused session would have stayed away, but at most the time after which room grows by itself. A new
+computation of the context costs the time of its prefill: once for the session, once for each call that runs beside it,
+and, as far as the engine is busy, once for each held turn.
 
-Waiting a little tells more: most gaps are short, and a session that did not return after such a gap may have ended. So
-a session is paused where no waiting pays: at each time until room grows by itself, what it is expected to have stayed
-away exceeds what its return until then is expected to cost.
+It can pay to wait a little: most gaps are short, and a session that did not return after such a gap may have ended. So
+a session is paused only if no waiting pays: at each time until room grows by itself, the time that it is expected to
+have stayed away exceeds the expected cost of its return until then.
 
-A turn that has waited too long gets room whatever that costs. Then those sessions yield that have had most.
+A turn that has waited too long gets room at any cost. Then the sessions yield that have received most.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ GapsOf = Callable[[str], Gaps]
 def outlook(
     session: AgentSession, backend: WorkingSet, gaps: Gaps, now: float, *, horizon_s: float, waiting: int = 0
 ) -> Outlook:
-    """What is expected of an idle session within the horizon, while so many turns are held. Counts how far its gap has
-    come.
+    """The forecast for an idle session over the horizon, while `waiting` turns are held. It records how long the
+    present gap has lasted.
     """
     idle_s = max(0.0, now - session.idle_since)
     bucket = bucket_of(idle_s)
@@ -42,8 +42,8 @@ def outlook(
 def worth_pausing(
     backend: WorkingSet, tokens: float, now: float, *, horizon_s: float, waiting: int, gaps_of: GapsOf
 ) -> list[AgentSession] | None:
-    """Idle sessions whose pauses make room for so many tokens, those that stay away longest first; None where none
-    should be paused for it. Room grows by itself after `horizon_s`.
+    """Idle sessions whose pauses make room for `tokens`, the longest expected absence first; None where no set of
+    sessions is worth pausing for it. Room grows by itself after `horizon_s`.
     """
     choices = []
     for session in backend.oldest_and_newest(LOOKED_AT):
@@ -55,8 +55,8 @@ def worth_pausing(
 
 
 def to_yield(backend: WorkingSet, tokens: float) -> list[AgentSession] | None:
-    """Idle sessions whose pauses make room for so many tokens, those that have had most first, by what their contexts
-    take to compute; None: all of them do not.
+    """Idle sessions whose pauses make room for `tokens`, those first that have received most engine time per token of
+    their context; None: even all of them are not enough.
     """
     choices = [((-each.used_s / max(1, each.context), each.tenant_id, each.id), each) for each in backend.idle]
     return _enough(backend, tokens, [session for _, session in sorted(choices, key=_rank)])

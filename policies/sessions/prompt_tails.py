@@ -1,11 +1,11 @@
-"""Prompt tails: the session of a call that names none, as its prompt tells.
+"""Prompt tails: how the prompt of a call that names no session shows which session it continues.
 
 An agent sends its whole history with each turn. So a call whose prompt begins with a whole earlier prompt of its
-tenant, and is longer, is the next turn of that call's session. Prompts are known by chained hashes of their full
-blocks, so the hash of the last one, the tail, stands for the whole prompt.
+tenant, and is longer, is the next turn of the session of the earlier call. Prompts are known by chained hashes of their
+full blocks, so the hash of the last block, the tail, stands for the whole prompt.
 
-Another call that begins with a first prompt, after one has, has the same system prompt, or is another branch: it may be
-the first call of a session of its own. A first call is in no session, because nothing tells it yet.
+A second call that extends the same first prompt has the same system prompt, or is another branch: it may be the first
+call of a session of its own. A first call is in no session, because no later call shows a session yet.
 """
 
 from collections import OrderedDict
@@ -25,8 +25,8 @@ INFERRED: Final = "~"
 
 
 class Tail(NamedTuple):
-    """The end of one prompt, as a block hash, and the prompt's size. It is of a session, or of a call that may be the
-    first one of a session (`session_id` is empty). `is_spent`: a later prompt has gone on from that first call.
+    """The end of one prompt, as a block hash, and the prompt's size. The prompt is of a session, or of a call that may
+    be a session's first (`session_id` is empty). `is_spent`: a later prompt has continued that first call.
     """
 
     session_id: str
@@ -35,8 +35,8 @@ class Tail(NamedTuple):
 
 
 class PromptTails:
-    """The latest prompts of each tenant. They show whether a call that names no session continues a known one. Mutable,
-    of bounded size: a tenant that sends many loses its own first.
+    """The latest prompts of each tenant. They show whether a call that names no session continues a known session.
+    Mutable, of bounded size: a tenant that sends many prompts loses its own oldest ones.
     """
 
     def __init__(self, tails_max: int = TAILS_MAX, tenant_tails_max: int = TENANT_TAILS_MAX) -> None:
@@ -45,8 +45,8 @@ class PromptTails:
         self._count = 0
 
     def session_of(self, request: Request) -> str | None:
-        """The id of the request's session; None: its prompt goes on from none that is known. Its own prompt is known
-        from now on.
+        """The id of the session that the request continues; None: its prompt continues no known prompt. The request's
+        own prompt is known from now on.
         """
         prefix, size = request.prefix, _size(request)
         tails = self._of.get(request.tenant_id)
@@ -72,11 +72,11 @@ class PromptTails:
         return session_id
 
     def restored(self, tenant_id: str, session_id: str, tail: int) -> None:
-        """The tail of a session of another ledger."""
+        """Add the tail of a session that another ledger knew."""
         self._put(self._of.setdefault(tenant_id, OrderedDict()), tail, Tail(session_id))
 
     def removed(self, tenant_id: str) -> None:
-        """The tenant is gone."""
+        """Drop the prompts of a removed tenant."""
         self._count -= len(self._of.pop(tenant_id, ()))
 
     def _same_tail(self, tails: OrderedDict[int, Tail], at: int, before: Tail, size: int) -> str | None:

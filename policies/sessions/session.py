@@ -1,4 +1,4 @@
-"""AgentSession: one agent's turns, each of which sends the history of all before it."""
+"""AgentSession: one agent's turns, each of which sends the history of all earlier turns."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ GROWTH_TURNS: Final = 20.0  # that the mean growth of a context is over
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One turn of an agent's session, which is one call. It is either held or let into the order. `backend_id` is where
-    it has room, or runs; empty: the placement chooses.
+    """One turn of an agent's session, which is one call. The turn is either held or in the order. It has room, or runs,
+    at the backend `backend_id`; empty: the placement chooses.
 
-    `tokens` is what it adds to its backend's working set while it runs, beyond its session's context. `known` is how
-    much of its prompt its backend has computed before, at most; with `resumes` its session was paused meanwhile.
+    The turn adds `tokens` to its backend's working set while it runs, beyond its session's context. Its backend has
+    computed at most `known` tokens of its prompt before. `resumes`: its session was paused meanwhile.
     """
 
     request: Request
@@ -99,8 +99,8 @@ class AgentSession:
         return SessionState.IDLE if self.is_admitted else SessionState.PAUSED
 
     def goes_on(self, request: Request) -> bool:
-        """Whether the request's prompt goes on from the context, and is no call on the side (a title, a sub-agent with
-        the same id). Where prompts are not known by blocks, its length tells.
+        """Whether the request's prompt continues the context, and is no side call (a title, a sub-agent with the same
+        id). Where prompts are not known by blocks, the length of the prompt decides.
         """
         blocks, tail_hash = self.tail
         if not self.context:
@@ -110,7 +110,7 @@ class AgentSession:
         return 2 * request.prompt_tokens >= self.context
 
     def answered(self, turn: Turn, usage: Usage) -> int:
-        """A turn ended with this usage. Returns by how much it has lengthened the context."""
+        """A turn ended with this usage. Returns the number of tokens by which it has lengthened the context."""
         # The client goes on from one of the choices.
         total, before = usage.prompt_tokens + usage.output_tokens // turn.request.choices, self.context
         self.turns += 1
@@ -123,13 +123,13 @@ class AgentSession:
 
 
 def tail_of(request: Request) -> tuple[int, int]:
-    """How many blocks the request's prompt has, and the hash of the last of them."""
+    """The number of blocks of the request's prompt, and the hash of the last block."""
     return (len(request.prefix), request.prefix[-1]) if request.prefix else (0, 0)
 
 
 class TenantSessions:
-    """The sessions of one tenant, least recently used first, and statistics of their turns. Mutable, of bounded size:
-    of `sessions_max` sessions, those that run or wait aside.
+    """The sessions of one tenant, least recently used first, and statistics of their turns. Mutable. It keeps at most
+    `sessions_max` sessions, plus those that run or wait.
     """
 
     __slots__ = ("_sessions_max", "gaps", "growth", "sessions")
@@ -142,7 +142,7 @@ class TenantSessions:
         """Tokens by which a turn lengthens a context."""
 
     def surplus(self) -> AgentSession | None:
-        """The session to forget before another is added; None: there is place, or all run or wait."""
+        """The session to forget before another is added; None: there is room, or all sessions run or wait."""
         if len(self.sessions) < self._sessions_max:
             return None
         return next((each for each in self.sessions.values() if not each.running and not each.held), None)

@@ -1,4 +1,4 @@
-"""Table of sessions: those of each tenant, of a bounded number, and which of them a checkpoint lacks."""
+"""Table of sessions: a bounded number of sessions for each tenant, and the changes that no checkpoint has yet."""
 
 from itertools import islice
 
@@ -13,21 +13,21 @@ class SessionTable:
     """The sessions of one pool, by tenant and id. Mutable."""
 
     def __init__(self, sessions_max: int) -> None:
-        """Of a tenant, `sessions_max` sessions are known, those that run or wait aside."""
+        """Of each tenant, at most `sessions_max` sessions are known, plus those that run or wait."""
         self._sessions_max = sessions_max
         self.tenants: dict[str, TenantSessions] = {}
         self.changed: dict[SessionId, None] | None = None
         """What has changed since `changes` was asked last; None: it never was, and `note` does nothing. To read."""
 
     def of(self, tenant_id: str) -> TenantSessions:
-        """The sessions of a tenant, to add to."""
+        """The sessions of a tenant; the caller may add to them."""
         of_tenant = self.tenants.get(tenant_id)
         if of_tenant is None:
             of_tenant = self.tenants[tenant_id] = TenantSessions(self._sessions_max)
         return of_tenant
 
     def sessions(self, tenant_id: str) -> dict[str, AgentSession]:
-        """The known sessions of a tenant by id, used longest ago first."""
+        """The known sessions of a tenant by id, least recently used first."""
         of_tenant = self.tenants.get(tenant_id)
         return {} if of_tenant is None else of_tenant.sessions
 
@@ -40,7 +40,7 @@ class SessionTable:
         return self.tenants[tenant_id].gaps
 
     def add(self, request: Request) -> AgentSession:
-        """The session of this request, which is its first one here."""
+        """Add and return the session of this request, which is the session's first request here."""
         assert request.program_id is not None, "it has a session"
         session = AgentSession(request.tenant_id, request.program_id, request.parent_id)
         session.shared = beginnings(request.prefix, request.prefix_block_tokens)
@@ -55,13 +55,13 @@ class SessionTable:
         self.note(session)
 
     def note(self, session: AgentSession) -> None:
-        """What a checkpoint has of the session has changed."""
+        """Record that the session has changed, so that the next checkpoint has to include it."""
         if self.changed is not None:
             self.changed[session.tenant_id, session.id] = None
 
     def changes(self, now: float, most: int) -> dict[SessionId, SessionRecord | None]:
-        """At most so many of the sessions that have changed since they were told here; None: it is forgotten. The first
-        time all have that are known by then.
+        """At most `most` of the sessions that have changed since this method last returned them; None: the session is
+        forgotten. At the first call all known sessions count as changed.
         """
         if self.changed is None:
             self.changed = {(tenant_id, id_): None for tenant_id, of in self.tenants.items() for id_ in of.sessions}

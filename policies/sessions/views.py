@@ -14,7 +14,7 @@ SHOWN_MAX: Final = 16  # sessions of a tenant: a look at a thousand tenants stay
 
 
 def sessions_view(ledger: SessionLedger, now: float) -> SessionsView:
-    """All sessions of a pool, in numbers. Takes time in proportion to tenants and to what runs and is held."""
+    """Totals over all sessions of a pool. Takes time in proportion to the tenants, running calls and held turns."""
     known = sum(len(each.sessions) for each in ledger.table.tenants.values())
     running = {each.session for each in ledger.turns.values()}
     held = {each.session for each in ledger.held.turns.values()} - running
@@ -40,7 +40,7 @@ def sessions_view(ledger: SessionLedger, now: float) -> SessionsView:
 
 
 def sessions_of(ledger: SessionLedger, tenant_id: str, wait_s_max: float) -> tuple[SessionView, ...]:
-    """The sessions of a tenant that are held, the next one first, then those used last, the last one first."""
+    """The sessions of a tenant: first the held ones, in their order, then those used last, the most recent first."""
     held = (each.session for each in ledger.held.of_tenant(tenant_id))
     latest = reversed(ledger.table.sessions(tenant_id).values())
     chosen = islice(dict.fromkeys(chain(islice(held, SHOWN_MAX), islice(latest, SHOWN_MAX))), SHOWN_MAX)
@@ -48,7 +48,7 @@ def sessions_of(ledger: SessionLedger, tenant_id: str, wait_s_max: float) -> tup
 
 
 def states_of(ledger: SessionLedger, tenant_id: str) -> Mapping[SessionState, int]:
-    """How many sessions of a tenant are in each state, without those in which none is."""
+    """The number of a tenant's sessions in each state; states without a session are left out."""
     running = idle = held = 0
     sessions = ledger.table.sessions(tenant_id)
     for each in sessions.values():  # as its `state`, at a third of the cost

@@ -1,13 +1,13 @@
 """Working set of one backend: the contexts of the sessions that it keeps, beside its KV pool.
 
-The engine evicts what was used longest ago, and counts the blocks of an idle session as free. So the contexts of all
-admitted sessions, running or idle, have to fit into a part `eta` of the pool, or each turn computes its whole prompt
-again. What several sessions share (system prompt, tools) is there once. Only beginnings of some lengths are compared,
-two for each doubling, so a session costs some twenty hashes however long it is.
+The engine evicts the least recently used blocks, and counts the blocks of an idle session as free. So the contexts of
+all admitted sessions, running or idle, have to fit into a part `eta` of the pool, or each turn computes its whole
+prompt again. A beginning that several sessions share (system prompt, tools) is counted once. Only beginnings of certain
+lengths are compared, two for each doubling, so a session costs some twenty hashes however long it is.
 
-`eta` follows what the engine reports as cached. Each turn that finds the context of its session evicted takes it down,
-and so does a session that has to be paused because others have grown; each turn that finds its context takes it up. The
-amounts balance where one in MISSES_ONE_IN misses.
+`eta` is learnt from the cached tokens that the engine reports. It falls with each turn that finds the context of its
+session evicted, and with each session that has to be paused because others have grown; it rises with each turn that
+finds its context. The steps balance where one turn in MISSES_ONE_IN misses.
 """
 
 from collections import Counter, OrderedDict
@@ -31,7 +31,7 @@ class WorkingSet:
     """The contexts of sessions that one backend keeps, and the part of its KV pool that they may have. Mutable."""
 
     def __init__(self, backend_id: str, eta: float | None) -> None:
-        """`eta`: None: it is learnt."""
+        """`eta` is the part of the KV pool that contexts of sessions may fill; None: it is learnt."""
         self.id = backend_id
         self.use = EngineUse()
         self.pool_tokens: float = inf
@@ -53,12 +53,12 @@ class WorkingSet:
 
     @property
     def room(self) -> float:
-        """Tokens that another session may have."""
+        """The number of tokens that are free for another session."""
         return self.eta * self.pool_tokens - self.tokens
 
     @property
     def excess(self) -> float:
-        """Tokens beyond what sessions may grow to: half of the way from what is admitted to the pool."""
+        """Tokens beyond the most that the working set may grow to: the middle between the part `eta` and the pool."""
         return self.tokens - (1.0 + self.eta) / 2.0 * self.pool_tokens
 
     def fits(self, turn: Turn) -> bool:
@@ -66,14 +66,14 @@ class WorkingSet:
         return not turn.session.running or turn.tokens <= self.room
 
     def needed(self, session: AgentSession, tokens: float) -> float:
-        """Of a context of this session, what has to fit: what no admitted session has, and no more than all that
-        sessions may have.
+        """The tokens that have to fit for a context of `tokens` of this session: those that it shares with no admitted
+        session, and at most the part `eta` of the pool.
         """
         shared = sum(part for block, part in session.shared if block in self._holders)
         return min(max(0.0, tokens - shared), self.eta * self.pool_tokens)
 
     def frees(self, sessions: Iterable[AgentSession]) -> Iterator[float]:
-        """Tokens that are free with each of these admitted sessions, when those before it are gone."""
+        """For each of these admitted sessions, the tokens that its release frees after that of the sessions before."""
         gone = Counter[int]()
         for session in sessions:
             gone.update(block for block, _ in session.shared)
@@ -96,7 +96,7 @@ class WorkingSet:
         self.resize(session)
 
     def release(self, session: AgentSession) -> None:
-        """Count the session's context no more."""
+        """Stop counting the session's context."""
         assert session.is_admitted, "released once"
         session.is_admitted = session.is_settled = False
         self.idle.pop(session, None)
@@ -113,7 +113,7 @@ class WorkingSet:
             self.tokens = float(round(self.tokens))  # without the error of rounding
 
     def resize(self, session: AgentSession) -> None:
-        """Count what an admitted session has now: a turn of it has ended, or was not sent."""
+        """Count the present tokens of an admitted session, after a turn of it has ended or was not sent."""
         # The beginning of a first turn counts twice until that turn ends. So sessions enter one after another, and
         # evict less: 424 tokens/s instead of 353 in the scene "cpu" of tests.simulation.sessions.
         counted = session.context - session.shared_tokens if session.context > session.shared_tokens else 0
@@ -125,15 +125,15 @@ class WorkingSet:
             self.idle[session] = None
 
     def began(self, session: AgentSession, turn: Turn) -> None:
-        """A turn of an admitted session was let in."""
+        """A turn of an admitted session may enter the order: count its tokens."""
         self.tokens += turn.tokens
         session.counted += turn.tokens
         if session in self.idle:
             del self.idle[session]
 
     def lost(self, now: float, horizon_s: float) -> AgentSession | None:
-        """An idle session whose context is surely not there any more, because a whole pool was computed since, or that
-        has been away for longer than the horizon; None: there is none.
+        """An idle session whose context is surely evicted, because a whole pool was computed since, or that has been
+        idle for longer than `horizon_s` seconds; None if there is none.
         """
         session = next(iter(self.idle), None)
         if session is None:
@@ -142,15 +142,15 @@ class WorkingSet:
         return session if is_gone else None
 
     def likely_holds(self, session: AgentSession) -> bool:
-        """Whether the context of a session that left is likely there still: less was computed since than the part of
-        the pool that admitted sessions leave free.
+        """Whether the context of a released session is probably still cached: fewer tokens were computed since than
+        admitted sessions leave free.
         """
         return self.use.computed - session.left_at < (1.0 - self.eta) * self.pool_tokens
 
     # -- what is learnt ----------------------------------------------------------------------------------------
 
     def found(self, expected: int, cached: int, *, is_full: bool) -> None:
-        """A turn of a session that fitted found so much of its context cached. `is_full`: others wait for room."""
+        """A turn of a session that fitted found `cached` of `expected` tokens. `is_full`: others wait for room."""
         missed = max(0.0, 1.0 - cached / expected)
         if missed > MISSED_RATIO_MIN:
             self.overfull(missed)
@@ -158,32 +158,32 @@ class WorkingSet:
             self.eta = min(ETA_MAX, self.eta + MISS_STEP / MISSES_ONE_IN)
 
     def overfull(self, missed: float = 1.0) -> None:
-        """So much of a session that fitted did not stay: it was evicted, or had to be paused."""
+        """The part `missed` of the context of a session that fitted was evicted, or the session had to be paused."""
         if self.is_settled and self._is_eta_learnt:
             self.eta = max(ETA_MIN, self.eta - MISS_STEP * missed)
 
     def freed(self, now: float) -> None:
-        """Room has grown by itself: a session ended, or yields."""
+        """Record that room has grown by itself: a session ended, or yields."""
         if self._freed_at > -inf:
             every_s, before = now - self._freed_at, self.freed_every_s
             self.freed_every_s = every_s if before is None else FREED_FADE * before + (1.0 - FREED_FADE) * every_s
         self._freed_at = now
 
     def grows_in_s(self, now: float, since: float) -> float:
-        """Seconds until room is expected to grow by itself, for a turn that waits since then: the mean, but no less
-        than it has not grown.
+        """Expected seconds until room grows by itself, for a turn that waits since `since`: the mean interval, but at
+        least the time for which room has not grown.
         """
         return max(now - max(self._freed_at, since), self.freed_every_s or 0.0)
 
     def oldest_and_newest(self, count: int) -> Iterator[AgentSession]:
-        """Idle sessions to choose from: those that are idle longest, and those that are since shortest."""
+        """Idle sessions to choose from: the `count` that are idle longest, then the `count` that became idle last."""
         yield from (session for session, _ in zip(self.idle, range(count), strict=False))
         newest = zip(reversed(self.idle), range(min(count, len(self.idle) - count)), strict=False)
         yield from (session for session, _ in newest)
 
 
 def beginnings(prefix: tuple[int, ...], block_tokens: float) -> tuple[tuple[int, int], ...]:
-    """Hashes of a prompt's beginnings of 1, 2, 3, 4, 6, 8, 12 ... blocks, each with the tokens since the one before."""
+    """Hashes of a prompt's beginnings of 1, 2, 3, 4, 6, 8, 12 ... blocks, each with the tokens since the last one."""
     found, before, blocks = [], 0, 1
     while blocks <= len(prefix):
         found.append((prefix[blocks - 1], int((blocks - before) * block_tokens)))

@@ -14,7 +14,7 @@ ROUNDING_S = 1e-9
 
 class MetTargets(NamedTuple):
     """The latency targets that one answer met; a target that is not set counts as met. `tpot` uses the time per output
-    token since the first token came, `tpot_envelope` since it was due.
+    token since the first token came, `tpot_envelope` since the first token was due.
     """
 
     ttft: bool

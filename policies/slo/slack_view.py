@@ -26,7 +26,7 @@ class Slacks:
 def slacks(
     waiting: Iterable[Request], in_flight: Iterable[InFlight], *, tier_id: Callable[[str], str], now: float
 ) -> Slacks:
-    """The slacks of waiting and running requests at `now`; `tier_id` maps a tenant's id to its tier's."""
+    """The slacks of waiting and running requests at `now`; `tier_id` maps a tenant's id to its tier's id."""
     views = _waiting(waiting, now) | _running(in_flight, now)
     slacks = Slacks()
     for view in views.values():

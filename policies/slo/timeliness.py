@@ -1,12 +1,12 @@
 """Timeliness: the promptness of the tokens of one answer, measured while it streams, in constant memory and time.
 
 There are three measures (FairBatching, arXiv 2510.14392, 3.1 and 5.1). Two are the time per output token since the
-first token came and since it was due: (o(j) - o(0)) / j and (o(j) - arrival - TTFT) / j, the largest over the answer's
-tokens. The second is within its target exactly if every token came by arrival + TTFT + j * TPOT; the first may exceed
-it where the first token came early. The third is the number of tokens that came in time: an answer that stalled once is
-not as bad as one that was slow throughout. Tokens of one chunk count as having come at one time.
+first token came and since the first token was due: (o(j) - o(0)) / j and (o(j) - arrival - TTFT) / j, the largest over
+the answer's tokens. The second is within its target exactly if every token came by arrival + TTFT + j * TPOT; the first
+may exceed it where the first token came early. The third is the number of tokens that came in time: an answer that
+stalled once is not as bad as one that was slow throughout. Tokens of one chunk count as having come at one time.
 
-All tokens of a non-streamed answer come at its end: it is judged by when its last token was due.
+All tokens of a non-streamed answer come at its end: the answer is judged by when its last token was due.
 """
 
 from math import ceil, inf
@@ -64,7 +64,7 @@ class Timeliness:
             self._late = tokens
 
     def slack_s(self, now: float) -> float:
-        """Seconds until the next token is due (envelope.py); infinite where none is due, negative where it is late."""
+        """Seconds until the next token is due; infinite where no token is due, negative where it is late."""
         if not self._tokens:
             return self._due_at - now
         if self._token_s == inf:

@@ -3,13 +3,13 @@
 The request waits for the requests that are sent before it, in the scheduler's real order, and then for its own prompt.
 First come the earlier requests of its own tenant. Meanwhile the other tenants get their shares, and where the tenant's
 rank is ahead of the next in order, they catch up first. This work is estimated as a fluid, and is at most the work of
-all waiting requests. The fleet forecasts when there is room for it, by the step-time models of the backends
+all waiting requests. The fleet forecasts when there is room for the request, by the step-time models of the backends
 (fleet/ttft.py).
 
-A queue that holds only arrivals since the last poll does not count: most of it may be sent at once.
+A queue that holds only arrivals since the last poll does not count: most of these may be sent at once.
 
-All backends are scanned every SCAN_S for the most promising; between scans only these are asked. A decision has to be
-quick, and forecasts are not exact enough to lose much in so short a time.
+All backends are scanned every SCAN_S for the most promising backends; between scans only these are asked. A decision
+has to be quick, and forecasts are not exact enough to lose much in so short a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ class Forecaster:
     _scan: BackendScan = NOTHING_KNOWN
 
     def polled(self) -> None:
-        """Note the tiers that have waiting requests after a poll, because these found no room."""
+        """Note which tiers have waiting requests after a poll, because these requests found no room."""
         restricted = len(self.queues.restricted)  # these wait for certain backends, which says nothing of the others
         if len(self.queues) > restricted:
             self._stuck_tiers = frozenset().union(
@@ -99,7 +99,7 @@ class Forecaster:
         return self._forecast_s(request, now, output_tokens, scan, work)
 
     def survey(self, request: Request, now: float) -> BackendScan:
-        """A scan for `start_s` of requests for the same backends. It is not cached, so a view changes no decision."""
+        """A scan for `start_s` of requests for the same backends. It is not cached, so views change no decision."""
         return self._scan_all(request, now, self.output_tokens(request))
 
     def start_s(self, request: Request, tenant: Tenant, before: tuple[int, int], scan: BackendScan) -> float | None:

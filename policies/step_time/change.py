@@ -1,10 +1,10 @@
-"""Change test: a sequential test, on the errors of the model, of whether the engine has changed.
+"""Change test: a sequential test on the errors of the step-time model, which finds whether the engine has changed.
 
-An observation is strange if its error is far larger than usual. A few always are: a pause, a garbage collection,
-another process on the machine. The test learns how often this happens and weighs a run of strange observations, all too
-slow or all too fast, against it: each counts with the logarithm of how much likelier it is of a changed engine (Page's
-CUSUM of the likelihood ratio, Biometrika 1954). So two or three are enough for an engine that is never strange, and
-half a dozen are needed where one in ten is.
+An observation is strange if its error is far larger than usual. A few always are strange: a pause, a garbage
+collection, another process on the machine. The test learns how often this happens and weighs a run of strange
+observations, all too slow or all too fast, against it: each counts with the logarithm of how much likelier it is of a
+changed engine (Page's CUSUM of the likelihood ratio, Biometrika 1954). So two or three are enough for an engine that is
+never strange, and half a dozen are needed where one in ten is.
 """
 
 from collections import deque
@@ -60,7 +60,7 @@ class ChangeTest:
         return min(max(STRANGE_RATIO_MIN, usual), STRANGE_RATIO_MAX)
 
     def observed(self, off: float, edge: float = 0.0) -> None:
-        """Test one error: `off` is log(observed / predicted), of which chance explains up to `edge`."""
+        """Test one error: `off` is log(observed / predicted). Of the error, up to `edge` is explained by chance."""
         is_strange = abs(off) > self.strange_ratio + edge
         usual = (self._usually_strange + PRIOR_STRANGE) / (self._seen + PRIOR_SEEN)
         for_it = max(0.0, log(STRANGE_OF_ANOTHER / usual))

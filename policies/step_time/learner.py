@@ -4,10 +4,10 @@ Every observation is first predicted and then learnt from, so the reported error
 observations, those in the window (policies/step_time/window.py) are fitted again (fit.py). Steps that are off by more
 than a factor of OUTLIER (a compilation, a garbage collection, a suspended machine) are not learnt from.
 
-Short glimpses are tested for a change of the engine (change.py). A glimpse is a few steps, too rough to learn from; or
-an observation, where nothing shorter is seen. A run of strange glimpses may be a new kind of work: then one fit
-explains them together with the window. If no fit does, the engine has changed: the old model and window are put aside,
-and the model is scaled to the glimpses since the change until there are enough observations for a fit. If the
+Short glimpses are tested for a change of the engine (change.py). A glimpse is a group of a few steps, too rough to
+learn from; or an observation, where no shorter group is seen. A run of strange glimpses may be a new kind of work: then
+one fit explains them together with the window. If no fit does, the engine has changed: the old model and window are put
+aside, and the model is scaled to the glimpses since the change until there are enough observations for a fit. If the
 old model is right again before that, the change was a disturbance, and the old model and window are restored.
 
 An observation costs about 60 microseconds on average: nearly a millisecond for every fit, one per FIT_EVERY.
@@ -90,8 +90,8 @@ class StepTimeLearner:
         return StepTime(self._model, error_ratio=error_ratio, is_sure=is_sure)
 
     def observe(self, observation: Observation, *, is_glimpsed: bool = False) -> None:
-        """Learn from an observation. With `is_glimpsed` it is not tested for a change, because its glimpses were.
-        Impossible observations are counted and ignored.
+        """Learn from an observation. `is_glimpsed`: it is not tested for a change, because its glimpses were tested
+        before. Impossible observations are counted and ignored.
         """
         if not observation.is_possible:
             self.ignored_total += 1

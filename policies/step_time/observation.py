@@ -28,7 +28,7 @@ class Observation:
 
     @property
     def is_possible(self) -> bool:
-        """Whether an engine can have done this; False for NaN, infinite or negative fields and absurd step times."""
+        """Whether an engine can have computed these steps; False for NaN, infinite or negative fields, absurd times."""
         return (
             all(0.0 <= each <= AMOUNT_MAX for each in astuple(self))  # which NaN is not
             and self.steps > 0.0

@@ -1,9 +1,9 @@
 """Observation window: the latest observations of every kind of step, not the latest of all.
 
-Traffic can consist of one kind of step for minutes. A window of the latest observations would then forget what a
-step costs with one request in it, or with a long prompt. So the kind of a step is the octaves of its new tokens
-and of the context that it reads, and the latest of each kind are kept. An observation is dropped in any case when it is
-AGE_MAX observations old.
+Traffic can consist of one kind of step for minutes. A window of the latest observations would then forget the time of a
+step with only one request, or with a long prompt. So the kind of a step is the octaves of its new tokens and of the
+context that it reads, and the latest of each kind are kept. An observation is dropped in any case when it is AGE_MAX
+observations old.
 """
 
 from collections import deque
@@ -50,7 +50,7 @@ class ObservationWindow:
                 yield row.equation
 
     def add(self, equation: Equation) -> None:
-        """Add an equation. A full kind drops its oldest; a full window drops the oldest of its largest kind."""
+        """Add an equation. A full kind drops its oldest one; a full window the oldest one of its largest kind."""
         self._number += 1
         rows = self._rows.setdefault(kind_of(equation), deque())
         rows.append(_Row(self._number, equation))

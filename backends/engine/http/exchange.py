@@ -1,7 +1,7 @@
 """Exchange: one HTTP request inside the engines, where several sequences advance and one handler writes.
 
 The engine reports every token and never waits. The handler wakes when it can send an event (for a non-streamed answer,
-when all of it is there) and takes all events so far.
+when the answer is complete) and takes all events so far.
 """
 
 import asyncio

@@ -53,7 +53,7 @@ class EngineApi:
         return await self.calls.said(request, input_api.detokenize)
 
     async def embedding(self, request: web.Request) -> web.Response:
-        """Handle an embedding: compute a prompt, and one token that is not shown."""
+        """Handle a call for an embedding: the engine computes the prompt, and one token that is not shown."""
         data = await request.read()
         with self.serving.limits() as limits:
             prompts, body = input_api.parse_embedding(data, content_type(request), limits)

@@ -1,6 +1,6 @@
 """Paths that generate no text: embeddings, and conversion between text and tokens.
 
-A generative vLLM has no /v1/embeddings; this server has, so that the path can be tried. A vector is made from its
+A generative vLLM has no /v1/embeddings; this server has this path, so that it can be tried. A vector is made from its
 input's hash: equal inputs have equal vectors.
 """
 

@@ -83,8 +83,8 @@ class Serving:
             raise
 
     def candidates(self, rank: int | None) -> list[PacedEngine]:
-        """Return the engines that a request may run on: the one it names, or all. Raises WireError if it names an
-        unknown one.
+        """Return the engines that a request may run on: the engine with the number `rank`, or all (None). Raises
+        WireError for an unknown rank.
         """
         engines = list(self.engines)
         if rank is None:

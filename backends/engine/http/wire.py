@@ -134,7 +134,7 @@ def check_busy(sequences: int, limits: EngineLimits) -> None:
 
 
 def check_output(tokens_max: int) -> int:
-    """Return it. Raises WireError (400) where an answer could have no token."""
+    """Return `tokens_max`. Raises WireError (400) if the answer could have no token."""
     if tokens_max < 1:
         raise invalid(f"max_tokens must be at least 1, got {tokens_max}.", "max_tokens", tokens_max)
     return tokens_max

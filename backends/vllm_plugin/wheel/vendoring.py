@@ -1,8 +1,8 @@
 """Vendoring: the sources of fairlead-vllm as a package of its own, copied from the gateway's tree.
 
 The modules of backends/vllm_plugin become the package `fairlead_vllm`. The modules of policies/ that they import,
-directly or not, become `fairlead_vllm._policies`; imports are rewritten. So vLLM's environment gets no package of the
-gateway's, and every rule exists once.
+directly or not, become `fairlead_vllm._policies`; imports are rewritten. So no package of the gateway is installed
+beside vLLM, and every rule exists once.
 """
 
 import ast

@@ -1,5 +1,5 @@
-"""ChangeRate: a limit on the changes of each caller of the admin API, so that none fills the store, the audit log and
-the disk for all others.
+"""ChangeRate: a limit on the changes of each caller of the admin API, so that no caller fills the store, the audit log
+and the disk for all others.
 
 The administrators of one group count together: a group must not get a larger part by more keys. They make changes by
 hand, so they have a smaller bucket than the programs of operators, which set up hundreds of tenants at once.
@@ -27,7 +27,7 @@ class ChangeRate:
         self._buckets = {is_of_group: Buckets(*rate) for is_of_group, rate in RATES.items()}
 
     def count(self, route: Route, caller: Caller, now: float, changes: int = 1) -> None:
-        """Count so many changes, if the route makes any. Raises AdminProblem where the caller has made too many."""
+        """Count `changes` changes, if the route makes any. Raises AdminProblem where the caller has made too many."""
         if not route.changes or changes <= 0:
             return
         is_of_group = caller.role is Role.GROUP_ADMIN

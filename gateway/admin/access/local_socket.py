@@ -25,8 +25,8 @@ ASK_LINK: Final = "link"
 
 
 def folders() -> Iterator[Path]:
-    """The folders where sockets may be, the best first. The first is the login session's, which is gone after a restart
-    of the machine; the next is below the folder for temporary files.
+    """The folders where sockets may be, the best one first: the folder of the login session, which is gone after a
+    restart of the machine, and one below the folder for temporary files.
     """
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         yield Path(runtime, "fairlead")
@@ -34,7 +34,7 @@ def folders() -> Iterator[Path]:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether this is a folder of this user, not a link, that no other user may enter."""
+    """Whether this is a folder of this user, and not a link, that no other user may enter."""
     try:
         found = folder.lstat()
     except OSError:
@@ -49,9 +49,7 @@ def local_ports() -> list[int]:
 
 
 def ask_local(port: int, question: str) -> tuple[str, str] | None:
-    """The URL of this admin port with a key to it (ASK_KEY), or with a new one-time link (ASK_LINK). None where no
-    gateway answers.
-    """
+    """The URL of this admin port, and a key (ASK_KEY) or one-time link (ASK_LINK); None if no gateway answers."""
     for folder in folders():
         if is_private(folder):
             with contextlib.suppress(OSError, ValueError, KeyError):

@@ -1,9 +1,9 @@
 """OIDC: sign-in of browsers at identity providers, by the authorization code flow with PKCE (OpenID Connect Core, 3.1).
 
-`/oidc/begin` sends the browser to the provider, `/oidc/callback` takes it back with a code, and exchanges the code for
-an ID token, whose claims are a caller as those of any token at this port. The session is a cookie that this gateway
-signs: every replica knows it, and it holds no secret of the provider. PyJWT, which verifies tokens here already, signs
-and verifies; nothing else of the flow is cryptography.
+`/oidc/begin` sends the browser to the provider. `/oidc/callback` receives it with a code, and exchanges the code for an
+ID token, whose claims identify a caller, as those of any token at this port do. The session is a cookie that this
+gateway signs: every replica knows it, and it holds no secret of the provider. PyJWT signs and verifies the cookie; no
+other part of the flow is cryptography.
 
 A cookie comes with every request of its browser. So a session counts only for a request with the header of the page,
 which no other origin can send without a preflight, and this port answers none; SameSite=Strict keeps it from other
@@ -56,8 +56,8 @@ class Oidc:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`secret` is that of all replicas; `clock` gives seconds since 1970. Raises ValueError where a file cannot be
-        read.
+        """`secret` signs sessions, and is the same at all replicas; `clock` gives seconds since 1970. Raises ValueError
+        where a file cannot be read.
         """
         self._providers = [_Provider(each, each.sign_in, tokens) for each in issuers if each.sign_in is not None]
         self._key = key_hmac(secret, "sessions of browsers")
@@ -69,14 +69,14 @@ class Oidc:
         return [each.client.label for each in self._providers]
 
     def caller(self, headers: Mapping[str, str]) -> Caller | None:
-        """The caller whose session a request of the page has; None where it has none, or the session is over."""
+        """The caller whose session cookie this request of the page has; None without a valid one."""
         if PAGE_HEADER not in headers:
             return None
         found = self._opened(headers, SESSION)
         return None if found is None else Caller(found["sub"], Role(found["role"]), found["group"])
 
     async def answer(self, request: web.BaseRequest) -> web.Response | None:
-        """The response to a browser on its way to a session or from one; None for any other request."""
+        """The response to a browser that begins or ends a session; None for any other request."""
         if not request.path.startswith(PREFIX):
             return None
         match request.method, request.path.removeprefix(PREFIX):

@@ -1,7 +1,6 @@
-"""One-time links: opening one signs a browser in once, within ten minutes of its making, and gives it a key that
-expires.
+"""One-time links: a link signs a browser in once, within ten minutes of its creation, and gives it a key that expires.
 
-The token is in the fragment of the page's address, which no browser sends to a server or writes into a log there. Only
+The token is in the fragment of the page's address, which no browser sends to a server, so that no server logs it. Only
 HMACs of tokens and keys are kept, in this process alone.
 """
 
@@ -49,7 +48,7 @@ class OneTimeLinks:
         return token
 
     def open(self, token: str) -> Session | None:
-        """The session of this token, which works once; None: the token is unknown, was opened before, or expired."""
+        """The session for this token, which works once; None: the token is unknown, was used before, or has expired."""
         caller = self._links.find(token)
         if caller is None:
             return None

@@ -36,7 +36,7 @@ class SignIn:
         tokens: "Tokens[AdminIssuer, Caller] | None" = None,
         session_of: Callable[[Mapping[str, str]], Caller | None] | None = None,
     ) -> None:
-        """`tenant_keys` None: tenants' keys are not checked. `clock` gives monotonic seconds. `session_of` finds the
+        """`tenant_keys` None: tenants' keys are not recognised. `clock` gives monotonic seconds. `session_of` finds the
         caller of a browser's session, for a request without a key; None: browsers have none.
         """
         self._session_of = session_of
@@ -79,8 +79,8 @@ class SignIn:
 
 
 def caller_of(issuer: AdminIssuer, claims: Mapping[str, Any]) -> Caller | None:
-    """The caller that the claims identify, with the highest of its roles. None where it has no role, or has the role of
-    a group's administrator and names no group.
+    """The caller that the claims identify, with the highest of its roles. None where the claims give no role, or the
+    role of a group's administrator without a group.
     """
     names = claim(claims, issuer.role_claim)
     names = [names] if isinstance(names, str) else names if isinstance(names, list) else []

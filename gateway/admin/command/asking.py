@@ -1,8 +1,8 @@
-"""How a command asks the admin port: by which address and key, and what ends it where it is refused.
+"""Requests of a command to the admin port: the address and the key that it uses, and its exit after an error.
 
---config, --url and --key-file stand before a command or after it, and so does the form to print in: the group gives
-these options to each of its commands, where they override what stood before. A command imports the client when it asks,
-so that --help is quick.
+--config, --url, --key-file and the output form stand before a command or after it: the group gives these options to
+each of its commands, where they override those before it. A command imports the client when it asks, so that --help is
+quick.
 """
 
 import copy
@@ -49,19 +49,19 @@ class Given:
 
     @property
     def target(self) -> "AdminTarget":
-        """Raises UnreachableError."""
+        """The admin port to ask, with its key. Raises UnreachableError."""
         from gateway.admin.command.target import find_admin  # noqa: PLC0415
 
         return find_admin(self.config, url=self.url, key_file=self.key_file)
 
     @cached_property  # a one-time link is opened once, also for a list of many pages
     def client(self) -> "AdminClient":
-        """Raises UnreachableError."""
+        """A client of the admin port. Raises UnreachableError."""
         return self.target.connect()
 
 
 def prints(command: C) -> C:
-    """Mark a command that prints in the form that is asked for."""
+    """Mark a command whose output has the form that its options ask for."""
     vars(command)["prints"] = True
     return command
 
@@ -107,7 +107,7 @@ def ask(
     exit_code: int = FAILED,
     **conditions: str | None,
 ) -> "AdminReply":
-    """Send a request with headers like if_match, where they are not None. Exits with the error where it fails."""
+    """Send a request, with `conditions` that are not None (like if_match) as headers. Exits if the request fails."""
     from gateway.admin.command.client import UnreachableError  # noqa: PLC0415
 
     headers = {name.replace("_", "-"): value for name, value in conditions.items()}
@@ -124,7 +124,7 @@ def ask(
 
 
 def ask_live(context: typer.Context) -> Any:
-    """The live document, or the part of it that the key may see. Exits with the error where it fails."""
+    """The live document, or the part of it that the key may see. Exits with the error where the request fails."""
     from gateway.admin.command.client import UnreachableError  # noqa: PLC0415
 
     try:
@@ -151,7 +151,7 @@ def pages(context: typer.Context, path: str, query: Mapping[str, str]) -> Iterat
 
 
 def items(context: typer.Context, path: str, query: Mapping[str, str | None]) -> Iterator[Any]:
-    """All items of a list, page after page; what is None is not asked for."""
+    """All items of a list, page after page; `query` entries that are None are left out."""
     given = {name: value for name, value in query.items() if value is not None}
     for page in pages(context, path, given):
         yield from page["items"]

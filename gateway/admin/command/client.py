@@ -35,7 +35,7 @@ class AdminReply:
 
 
 class AdminClient:
-    """A client of the admin port at this URL, with this key, if any. It follows no redirects."""
+    """A client of the admin port at this URL, with this key, if one is given. It follows no redirects."""
 
     def __init__(self, url: str, key: str | None) -> None:
         self._url = urlsplit(url)
@@ -55,7 +55,7 @@ class AdminClient:
             return AdminReply(response.status, json.loads(text) if text else {}, response.headers.get("ETag"))
 
     def live_path(self) -> str:
-        """The path of the live document that the key's role may see: the whole, or its group's part. Raises
+        """The path of the live document that the key's role may see: the whole document, or its group's part. Raises
         UnreachableError, also where the key is refused.
         """
         me = self.ask("GET", "/me", None)
@@ -75,7 +75,7 @@ class AdminClient:
             yield from _events(iter(lambda: response.readline(ANSWER_BYTES_MAX), b""))
 
     def download(self, path: str, to: BinaryIO) -> None:
-        """Write a file to `to`, until its end. Raises UnreachableError, also where it is refused or breaks off."""
+        """Write a file of the gateway to `to`. Raises UnreachableError, also for a refused request or a cut file."""
         with self._response("GET", path, {}, failure="the file is not complete") as response:
             if response.status != HTTPStatus.OK:
                 raise UnreachableError(_detail(response.read(ANSWER_BYTES_MAX)))

@@ -1,8 +1,8 @@
 """`get`, `apply` and `diff`: resources as a file, as kubectl has them.
 
-The file has fields by kind and id, as the configuration file writes tenants and tiers. `get -o yaml` prints what is
-declared in this form, `diff` what a file would change, and `apply` changes it: entries are made, or merged by field,
-and what the file does not name stays. The gateway does all of a file or nothing of it.
+The file has fields by kind and id, as the configuration file writes tenants and tiers. `get -o yaml` prints the
+declared entries in this form, `diff` prints the changes that a file would make, and `apply` makes them: entries are
+created, or merged by field, and other entries and fields stay. The gateway applies all of a file or nothing.
 """
 
 import math

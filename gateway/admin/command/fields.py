@@ -1,4 +1,4 @@
-"""Fields as arguments: NAME=VALUE, where a dot goes inside (envelope.ttft_ms=500) and a value is JSON or else text."""
+"""Fields as arguments: NAME=VALUE. A dot names an inner field (envelope.ttft_ms=500); a value is JSON, else text."""
 
 import json
 from collections.abc import Sequence

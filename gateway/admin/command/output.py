@@ -1,4 +1,4 @@
-"""In which form a command prints: a table of what matters most or of everything (wide), or JSON or YAML."""
+"""Output form of a command: a table of the main fields or of all fields (wide), or JSON or YAML."""
 
 import json
 import sys
@@ -10,9 +10,7 @@ import typer
 
 
 class OutputForm(StrEnum):
-    """The form in which a command prints, as `-o` of kubectl. Where none is given: a table on a terminal, JSON
-    elsewhere.
-    """
+    """The form in which a command prints, like `-o` of kubectl. By default a table on a terminal, JSON elsewhere."""
 
     WIDE = "wide"
     JSON = "json"
@@ -68,7 +66,7 @@ def print_one(thing: Mapping[str, Any], form: OutputForm | None) -> None:
 
 
 def print_state(state: Mapping[str, Any], form: OutputForm | None) -> None:
-    """Print what is queued and runs: tables of pools, tiers and backends."""
+    """Print the queued and running requests, as tables of pools, tiers and backends."""
     if form in {OutputForm.JSON, OutputForm.YAML}:
         print_one(state, form)
     else:

@@ -1,7 +1,7 @@
 """Tables of admin API responses for a terminal: a list has one row per item, a single resource one row per field.
 
-A list has five columns, which fit 80; a wide one has all. A column that is empty in every row is left out. Values from
-the API are never interpreted as markup or sent to the terminal as control characters: a label may hold anything.
+A list has five columns, which fit 80 characters; a wide list has all columns. A column that is empty in every row is
+left out. Values from the API never act as markup or as control characters: a label may hold anything.
 """
 
 import sys
@@ -70,7 +70,7 @@ def print_list(items: Iterable[Mapping[str, Any]], kind: str = "", *, is_wide: b
 
 
 def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str], fits: object) -> None:
-    """Print a table of one line a row. With `fits` what is too long for the terminal ends in dots."""
+    """Print a table with one line per row. With `fits`, values that are too long for the terminal end in dots."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     widths = [max(cell_len(cell) for cell in column) for column in zip(names, *rows, strict=True)]
     for name, width in zip(names, widths, strict=True):
@@ -85,7 +85,7 @@ def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], right: Colle
 
 
 def print_sums(total: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, is_wide: bool) -> None:
-    """Print sums of usage, and the total below them: what each is of, requests, tokens, cost."""
+    """Print sums of usage (their group, requests, tokens and cost) and the total below them."""
     parts = [name for name in PARTS if any(row[name] is not None for row in rows)]
     if not is_wide and len(parts) > PARTS_SHOWN_MAX:  # a tenant stands for its group
         parts.remove("group")
@@ -111,8 +111,8 @@ def print_sums(total: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, i
 
 
 def print_runs(what_if: Mapping[str, Any], *, is_wide: bool) -> None:
-    """Print the figures of a what-if's runs side by side, then those of each tenant: its share of what is served and
-    its waits, simulated with the asked settings and with the present ones; wide, also as they were measured.
+    """Print the figures of a what-if's runs side by side, then those of each tenant: its share of the service and its
+    waits, simulated with the asked settings and with the present ones; with `is_wide`, also as measured.
     """
     runs = {run: what_if[run] for run in RUNS if what_if[run] is not None}
     names = [name for name in what_if[RUNS[-1]] if name not in OF_PARTS] if is_wide else RUN_FIGURES

@@ -25,7 +25,7 @@ def _has_no_links() -> str:
 
 @dataclass(frozen=True, slots=True)
 class AdminTarget:
-    """An admin port, with functions that get a key to it and make a link. Both may raise UnreachableError. `key` is
+    """An admin port, with functions that get its key and make a link to it. Both may raise UnreachableError. `key` is
     called for every client, because the key may change while a command runs. `make_link` returns the page's address
     with a new one-time link.
     """
@@ -35,16 +35,16 @@ class AdminTarget:
     make_link: Callable[[], str] = _has_no_links
 
     def connect(self) -> AdminClient:
-        """A client with the present key. Raises UnreachableError where there is none."""
+        """A client with the present key. Raises UnreachableError where there is no key."""
         return AdminClient(self.url, self.key())
 
 
 def find_admin(config: Path | None, *, url: str | None, key_file: Path | None) -> AdminTarget:
     """The target of --url and --key-file, or of a one-time link in place of both.
 
-    A value that is not given comes from the configuration, or from a gateway on this machine that this user tries out.
-    With both of them no configuration is read, so that neither its time nor its errors matter. Raises UnreachableError
-    for a configuration with errors, and where it is not clear which gateway is meant.
+    A missing value comes from the configuration, or from a gateway on this machine that this user tries out. If both
+    options are given, no configuration is read, so that it costs no time and its errors do not matter. Raises
+    UnreachableError for a configuration with errors, and where it is not clear which gateway is meant.
     """
     if url is not None and urlsplit(url).fragment.startswith(ONCE):
         return _by_link(url)

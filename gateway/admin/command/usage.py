@@ -1,4 +1,4 @@
-"""`fairlead admin usage`: what was used and what it cost, in rows, in sums with their total, or as a file."""
+"""`fairlead admin usage`: tokens and their cost, in rows, in sums with their total, or as a file."""
 
 import contextlib
 import sys

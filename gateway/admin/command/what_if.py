@@ -1,8 +1,8 @@
 """`fairlead admin what-if`: the recorded calls of the last minutes, simulated with other settings.
 
-What differs is given as the other commands take fields: those of the what-if itself first, then each entry as KIND/ID
-with its own. A table compares what is simulated with the asked settings (`instead`) with the simulation of the present
-ones (`replayed`); what was measured (`happened`) tells how far a simulation is to be trusted.
+The changed settings are given as fields, as in the other commands: first the fields of the what-if itself, then each
+entry as KIND/ID with its own fields. A table compares the simulation with the asked settings (`instead`) and the
+simulation with the present ones (`replayed`); the measured values (`happened`) show how good a simulation is.
 """
 
 import sys
@@ -61,7 +61,7 @@ def what_if(
 
 
 def body_of(asked: Sequence[str]) -> dict[str, Any]:
-    """The what-if as the API takes it. Exits where an argument is neither a field nor an entry."""
+    """The request body of the what-if. Exits where an argument is neither a field nor an entry."""
     own: list[str] = []
     entries: dict[str, dict[str, list[str]]] = {}
     fields = own
@@ -79,7 +79,7 @@ def body_of(asked: Sequence[str]) -> dict[str, Any]:
 
 
 def distrust(found: Mapping[str, Any]) -> str | None:
-    """Why the simulation is no judge of what would have been; None where it is one."""
+    """The reason why the simulation cannot be trusted; None where it can."""
     trust = found["trust"]
     if trust is None or trust["is_trusted"]:
         return None

@@ -1,6 +1,6 @@
 """Forms of the page: the values that may be typed for each setting, by the sections that validate it.
 
-The page loads them as a module, fields.js, which stands beside its own files.
+The page loads the forms as a module, fields.js, which is served beside its own files.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 The settings are modelled by the sections that the configuration file is read with (resources/collection.py). Bodies are
 read strictly as JSON: "5" is not a number. Times are seconds since 1970. A field that is not set has the default of the
-configuration file; null in a patch resets a field to it.
+configuration file; null in a patch resets a field to this default.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ class Fields(BaseModel):
 
 
 class StoredResource(Fields):
-    """The common fields of all stored resources. `origin`: declared in the file, made here, or both (overridden)."""
+    """Common fields of all stored resources. `origin`: declared in the file, made by the API, or both (overridden)."""
 
     id: str
     origin: Origin
@@ -151,8 +151,8 @@ class LastDayResource(Fields):
 
 class AuditResource(Fields):
     """One change in the audit log. `replica` is the gateway at whose admin port it was made; null where that was not
-    recorded. `actor_label`: the label that the actor's key has now. `declared`: what the configuration file says of the
-    entry now, over which a change is written; null: nothing.
+    recorded. `actor_label`: the label that the actor's key has now. `declared`: the entry in the present configuration
+    file, which a change overrides; null: it has none.
     """
 
     revision: int
@@ -237,7 +237,7 @@ class ResourceList(Fields):
 
 
 def first_of(rows: Sequence[T], limit: int, cursor_of: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
-    """The rows of one page, and the cursor of the next one, which is that of the last row; None: there are no more."""
+    """The rows of one page, and the cursor of the next page, which names the last row; None: there is no next page."""
     shown = rows[:limit]
     return shown, cursor_of(shown[-1]) if len(rows) > len(shown) else None
 
@@ -302,7 +302,7 @@ class ResourceFile(Fields):
     aliases: Declared
 
     def entries(self) -> list[tuple[FileKind, str, Mapping[str, JsonValue]]]:
-        """Kind, id and fields, in an order in which each may refer to those before."""
+        """Kind, id and fields, in an order in which each entry may refer to earlier ones."""
         return [(kind, name, fields) for kind in get_args(FileKind) for name, fields in getattr(self, kind).items()]
 
 

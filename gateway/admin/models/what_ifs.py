@@ -1,4 +1,4 @@
-"""Models of what may be asked of what-ifs in the admin API; the answers are in steering/what_if/messages.py."""
+"""Models of requests for what-ifs in the admin API; the models of answers are in steering/what_if/messages.py."""
 
 from typing import Annotated
 
@@ -48,9 +48,9 @@ class ChangedAlias(Fields):
 
 
 class WhatIfChanges(Fields):
-    """The changes that a what-if simulates. `engines`: so many more engines of the median pace, or fewer (below 0). The
-    other fields are settings that differ, by id. An alias's recorded calls move to the pool of another of its models,
-    as large as they were.
+    """The changes that a what-if simulates. `engines`: the number of added engines of the median pace, or of removed
+    ones (below 0). The other fields are settings that differ, by id. An alias's recorded calls move to the pool of
+    another of its models, as large as they were.
     """
 
     engines: Annotated[int, Field(ge=-ENGINES_MAX, le=ENGINES_MAX), BeforeValidator(whole)] = 0
@@ -62,8 +62,8 @@ class WhatIfChanges(Fields):
 
 class SessionsAsked(Fields):
     """The changes that a what-if makes for sessions of agents. Each engine's KV pool is `kv_scale` times as large.
-    `held`: turns wait while their contexts do not fit, or they never wait for this (null: as configured). `room_ratio`:
-    the part of the KV pool that contexts may have (null: as learnt).
+    `held`: whether turns wait while their contexts do not fit (null: as configured). `room_ratio`: the part of the KV
+    pool that contexts may have (null: it is learnt).
     """
 
     kv_scale: Annotated[float, Field(ge=0.1, le=10.0), BeforeValidator(not_bool)] = 1.0

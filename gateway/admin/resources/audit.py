@@ -63,13 +63,13 @@ class AuditRoutes:
 
 
 def declared(registry: Registry, entry: AuditEntry) -> dict[str, Any] | None:
-    """What the configuration file says now of what was changed, as shown; None: nothing."""
+    """The entry that the changed object has in the configuration file now, as shown; None: it has none."""
     body = registry.view.declared_body(entry.kind, entry.name) if entry.kind in RESOURCE_KINDS else None
     return None if body is None else shown_body(body)
 
 
 def shown_body(body: Body) -> dict[str, Any]:
-    """A stored document as shown, without the fields that no caller may see."""
+    """The stored body as the API shows it, without the fields that no caller may see."""
     return {
         name: int(datetime.fromisoformat(value).timestamp()) if name in TIMES and isinstance(value, str) else value
         for name, value in body.items()

@@ -72,9 +72,9 @@ def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryScope:
-    """The rights of a group's administrator to entries of one kind. It is asked for every caller. The administrator
-    sees the entries that `sees` allows. With `changes`, `name` checks the name of an entry and `give` its values; a PUT
-    leaves the fields `keeps` unchanged.
+    """The rights of a group's administrator to entries of one kind. Every caller is checked; only administrators of
+    groups are limited. An administrator sees the entries that `sees` allows. With `changes`, `name` checks the name of
+    an entry and `give` its values; a PUT leaves the fields `keeps` unchanged.
     """
 
     sees: Callable[[Caller, Entry], bool]
@@ -85,16 +85,16 @@ class EntryScope:
     give: Callable[[Caller, str, Entry | None, Mapping[str, Any]], dict[str, Any]] = _as_given
 
     def check_name(self, caller: Caller, name: str, path: str) -> None:
-        """Raise AdminProblem of this part of the request where the caller may not create an entry of this name."""
+        """Raise AdminProblem about the field `path` where the caller may not create an entry of this name."""
         if self.name is not None:
             self.name(caller, name, path)
 
     def kept(self, caller: Caller, entry: Entry) -> dict[str, Any]:
-        """The fields that keep their values where the caller replaces the entry and does not set them."""
+        """The fields that keep their values when the caller replaces the entry without setting them."""
         return {} if caller.group is None else {name: entry.body[name] for name in self.keeps if name in entry.body}
 
     def guard(self, caller: Caller, name: str, before: Entry | None, body: Mapping[str, Any]) -> Guard | None:
-        """The condition that the caller may give this body, together with what its group has given by then; None: the
+        """The condition that the caller may store this body, given all that its group has stored by then; None: the
         caller administers no group. Raises AdminProblem.
         """
         return None if caller.group is None else Guard(caller.group, partial(self.give, caller, name, before, body))
@@ -106,8 +106,8 @@ FOR_NO_GROUP = EntryScope(sees=lambda caller, _entry: caller.group is None, read
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
     """The routes of the admin API for one kind of stored entry. Callers of `role` may create, change and delete;
-    `check` rejects what is created, by AdminProblem of this part of the request. `show` None: an entry is shown with
-    the fields of its section.
+    `check` raises AdminProblem for a body that may not be created; it gets the body and the part of the request that
+    has it. `show` None: an entry is shown with the fields of its section.
     """
 
     kind: str
@@ -226,7 +226,7 @@ class Collection:
         return AdminAnswer(self.shown(entry), etag=entry.etag, location=path_of(self.kind, name))
 
     def plan(self, name: str, given: Mapping[str, Any], part: str) -> "PlannedEdit":
-        """The edit by which an entry takes over these fields. Raises AdminProblem of this part of the request."""
+        """The edit that sets these fields of an entry. Raises AdminProblem, which names `part` as the wrong part."""
         entry = self.registry.get(self.kind, name)
         if entry is None:
             return self._plan_new(name, given, part)
@@ -311,8 +311,8 @@ class PlannedEdit:
 
 
 def etag_of(asked: AdminRequest, etag: str | None) -> str | None:
-    """The etag that the change expects (as in registry.Edit); None: any. `etag` is that of the present entry, if any.
-    Raises AdminProblem where a condition of the request does not hold (RFC 9110, 13.1).
+    """The etag that the change expects (as in registry.Edit); None: any. `etag` is the etag of the present entry, if
+    there is one. Raises AdminProblem where a condition of the request does not hold (RFC 9110, 13.1).
     """
     if asked.if_none_match is not None and etag is not None and _names(asked.if_none_match, etag):
         raise AdminProblem(412, "what If-None-Match names is there")

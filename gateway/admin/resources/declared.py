@@ -23,7 +23,7 @@ ALIASES = CollectionModels.of(AliasSection, "Alias", PoolName)
 
 
 def collections(registry: Registry) -> Iterator[Collection]:
-    """All of them. The id of a price list is a model, that of an alias the name that clients use."""
+    """All these collections. The id of a price list is a model, the id of an alias is the name that clients use."""
     scope, make = GroupScope(registry), partial(Collection, registry=registry, role=Role.OPERATOR)
     yield make(
         kind="tenants",

@@ -10,7 +10,7 @@ from gateway.steering.demo import FLOOD, QUIET, Demo
 
 
 class DemoResource(Fields):
-    """The state of the demo. `ends_at`: seconds since 1970. `tenants`: the quiet one, and the one that floods."""
+    """The state of the demo. `ends_at`: seconds since 1970. `tenants`: the quiet tenant, and the tenant that floods."""
 
     tenants: list[str]
     ends_at: int

@@ -1,8 +1,8 @@
 """Group scope: the rule that the administrator of a group sees and may change its own group only.
 
-Entries of another group do not exist for it: a read answers 404, as for an unknown name. It makes tenants under names
-that begin with its group's (`research/alice`), so that no two groups compete for a name, and no name reveals another
-group. A change applies to the version of the entry that was judged, even if the request names none.
+Entries of another group do not exist for the administrator: a read gets 404, as for an unknown name. It creates tenants
+under names that begin with its group's name (`research/alice`), so that no two groups compete for a name, and no name
+reveals another group. A change applies to the checked version of the entry, even if the request names none.
 
 A group cannot give what it does not have: the budgets of its tenants sum up to at most its own, no limit of a tenant is
 above the group's, and no envelope is tighter than the tier's.
@@ -57,7 +57,7 @@ class GroupScope:
         return frozenset(entry.name for entry in self.registry.entries("tenants") if self.sees_tenant(caller, entry))
 
     def name_tenant(self, caller: Caller, name: str, path: str) -> None:
-        """Check the name of a tenant that does not exist for the caller. Raises AdminProblem."""
+        """Check that the caller may create a tenant of this name. Raises AdminProblem about the field `path`."""
         if caller.group is not None and not name.startswith(caller.group + SEPARATOR):
             raise field_problem(path, f"must begin with '{caller.group}{SEPARATOR}'", status=403)
 
@@ -133,15 +133,15 @@ class GroupScope:
 
 
 def pinned(asked: AdminRequest, etag: str | None, entry: Entry) -> str | None:
-    """The etag that a change expects; for a group's administrator, the etag of the entry that was judged."""
+    """The etag that a change expects; for a group's administrator, the etag of the entry that was checked."""
     if asked.caller.group is None:
         return etag
     return entry.etag if etag in (None, ANY_THERE) else etag
 
 
 def check_deletes(caller: Caller, entry: Entry) -> None:
-    """Check that a group's administrator deletes the entry for good. Raises DeclaredInFile. An entry that the file
-    declares would come back as it is there, in another group or with a key that was revoked.
+    """Check that the entry is really gone after a group's administrator deletes it. Raises DeclaredInFile: an entry
+    that the file declares would come back as in the file, in another group or with a key that was revoked.
     """
     if caller.group is not None and entry.origin != "admin":
         raise DeclaredInFile

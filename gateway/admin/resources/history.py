@@ -1,7 +1,7 @@
-"""History routes: what was of a pool, tier, group, tenant or backend, and what happened meanwhile.
+"""History routes: the values of a pool, tier, group, tenant or backend over time, and the events meanwhile.
 
-Changes and notes are those of the audit log; a change of the leader and the loss of a backend are what processes saw.
-The administrator of a group sees its group and its tenants, and of events the changes of these.
+Changes and notes come from the audit log; a change of the leader and the loss of a backend are events that processes
+observed. The administrator of a group sees the values of its group and tenants, and as events only their changes.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class MinuteAsked(Query):
 
 
 class Note(Fields):
-    """A note for the history: what was deployed, or begun."""
+    """A note for the history, for example that a version was deployed."""
 
     text: Annotated[str, Field(pattern=NOTE_PATTERN)]
 

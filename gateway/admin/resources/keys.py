@@ -199,6 +199,6 @@ def show(entry: Entry, last_days: Mapping[str, str]) -> models.KeyResource:
 
 
 def label_of(registry: Registry, key: str | None) -> str | None:
-    """The label of the key of this id as it is now; None where there is no such key, or it has none."""
+    """The present label of the key with this id; None where there is no such key, or it has no label."""
     entry = None if key is None else registry.get(KIND, key)
     return None if entry is None else entry.body.get("label") or None

@@ -1,6 +1,6 @@
 """Live state routes: queues, in-flight requests and limits, and every tenant's counters and rate of service.
 
-A rate covers the time since it was last computed, at least RATE_S: a client that polls more often gets the same value
+A rate covers the time since its last computation, at least RATE_S: a client that polls more often gets the same value
 again. The first request for a tenant that is being served waits for FIRST_LOOK_S, in which its rate is measured.
 """
 
@@ -70,7 +70,7 @@ class TierState(Fields):
 
 
 class RequestState(Fields):
-    """A request with an envelope. It is queued where `backend` is null; `slack_s` below 0: it is late."""
+    """A request with an envelope. It is queued if `backend` is null; `slack_s` below 0: it is late."""
 
     request: str
     tenant: str
@@ -103,8 +103,8 @@ class TenantStateResource(Fields):
     """The state of one tenant in one pool.
 
     `service` is the service charged since start, in service units (a price per token); `service_per_s` its recent rate.
-    `rank` orders the tenants of a tier, least first; `key` is its old name. `slack_s_min` is that of the tenant's most
-    urgent request, queued or running.
+    `rank` orders the tenants of a tier, least first; `key` is its old name. `slack_s_min` is the slack of the tenant's
+    most urgent request, queued or running.
     """
 
     pool: str
@@ -123,10 +123,10 @@ class TenantStateResource(Fields):
 
 
 class BudgetState(Fields):
-    """The state of one budget of a key, a tenant or a group: its limit, and what is used, reserved and remaining.
-    `key` is "" where it is of a whole tenant; a group's budget has `group`, and `tenant` is "". Amounts of cost are
-    text, in the currency of the price lists. `used` is by calls that have ended, at all gateways that share the state;
-    `reserved` is for calls that are queued or running. `renewed_at`: seconds since 1970.
+    """The state of one budget of a key, a tenant or a group: its limit, and the used, reserved and remaining amounts.
+    `key` is "" for the budget of a whole tenant; a group's budget has `group`, and its `tenant` is "". Amounts of cost
+    are text, in the currency of the price lists. `used` is by calls that have ended, at all gateways that share the
+    state; `reserved` is for calls that are queued or running. `renewed_at`: seconds since 1970.
     """
 
     tenant: str
@@ -175,8 +175,8 @@ class Rates:
         return name in self._seen
 
     def per_s(self, name: tuple[str, str], amount: float, now: float, *, over_s: float = RATE_S) -> float:
-        """The growth rate of the number, whose value is `amount` now; 0 at the first call. It is computed again at most
-        every `over_s`.
+        """The growth rate of the counter `name`, whose value is `amount` now; 0 at the first call. It is computed again
+        at most every `over_s` seconds.
         """
         if name not in self._seen and len(self._seen) >= RATES_MAX:
             self._seen.clear()
@@ -324,7 +324,7 @@ def _amount(use: BudgetUse, amount: int) -> int | str:
 
 
 def steps_of(view: BackendView) -> StepsResource | None:
-    """The predicted steps of a backend; None where steps limit nothing there."""
+    """The predicted steps of a backend; None where no step-time model limits it."""
     return None if view.steps is None else _shown(StepsResource, view.steps)
 
 

@@ -75,8 +75,8 @@ class PoolRoutes:
         return AdminAnswer(self._show(name), etag=self._etag(name))
 
     def plan(self, name: str, given: Mapping[str, Any], part: str) -> PlannedEdit:
-        """The edit by which a pool takes over these policies: parameters are merged, another policy has its own. Raises
-        AdminProblem of this part of the request.
+        """The edit by which a pool takes over these policies: parameters of the same policy are merged, those of
+        another policy replace them. Raises AdminProblem, which names `part` as the wrong part of the request.
         """
         if name not in self.pools.tenant_ids():
             raise field_problem(part, "there is no such pool: a pool has at least one backend", status=409)

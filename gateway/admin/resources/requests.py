@@ -1,4 +1,4 @@
-"""Request routes: the requests that wait, run and have ended, why each waits, and the end of one by an operator."""
+"""Request routes: the requests that wait, run and have ended, why each waits, and the cancellation of a request."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,9 +43,9 @@ class PhasesResource(Fields):
 class WaitResource(Fields):
     """The reason why a request is queued, as a `reason` and as a sentence.
 
-    `ahead`: the tenant whose turn it is; null: its own turn, or turns are not why it waits. `ahead_requests`: how many
-    requests of its own tenant are queued before it. `start_s`: the predicted seconds until it is sent, by these and by
-    how fast its tenant's requests that waited were sent lately; null: there is no forecast.
+    `ahead`: the tenant that is next; null: its own tenant is next, or the order is not why it waits. `ahead_requests`:
+    how many requests of its own tenant are queued before it. `start_s`: the predicted seconds until it is sent, by
+    these requests and by the recent pace of its tenant's queue; null: there is no forecast.
     """
 
     reason: Wait
@@ -58,13 +58,13 @@ class WaitResource(Fields):
 class RequestResource(Fields):
     """One request; `id` is its x-request-id.
 
-    The prompt tokens are estimated until the backend reports them, which may change them by some; `output_tokens_max`
-    follows where the model's context is what limits it. `waits` is of a queued request; `outcome`, `status` and
-    `ended_at` are of one that has ended: `outcome` says how, or why it was rejected, and `cost` what its tokens cost by
-    the price list of its model, as exact decimal text. `key` is the id of its API key, empty without one of the
-    API; `trace_id` that of its trace, which its backend was told, null where the client's own was passed on.
-    `slack_s`: seconds until its next token is due; null without an SLO envelope. `process`: the process that holds
-    the client's connection. `arrived_at`, `ended_at`: seconds since 1970.
+    The prompt tokens are estimated until the backend reports them, which may change them; so may `output_tokens_max`,
+    if the model's context limits it. Only a queued request has `waits`; only an ended one has `outcome`, `status` and
+    `ended_at`. `outcome` is how it ended, or why it was rejected; `cost` is by the price list of its model, as exact
+    decimal text. `key` is the id of its API key, empty without a key from the API; `trace_id` is the id of its trace,
+    which its backend got; null if the client's own was passed on. `slack_s`: seconds until its next token is due; null
+    without an SLO envelope. `process`: the process that holds the client's connection. `arrived_at`, `ended_at`:
+    seconds since 1970.
     """
 
     id: str

@@ -1,8 +1,8 @@
-"""Files of resources: what is declared is read as one, and a file is applied: merged by field, all of it or nothing.
+"""Files of resources: all declared entries are read as one file; a file is applied, field by field, all or nothing.
 
-Entries that are not there are created, others are changed where a field of theirs differs, and what the file does not
-name stays. So a file that was applied changes nothing when it is applied again. A field that cannot be changed, such as
-a backend's URL, may be in it with the value that it has.
+Missing entries are created, and existing entries are changed where a field differs. Entries and fields that the file
+does not name stay. So a file that was applied changes nothing when it is applied again. A field that cannot be changed,
+such as a backend's URL, may be in the file with its present value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,5 @@
-"""Trial routes: one prompt to one model as a tenant, whose limits hold and which is charged. The audit log names the
-caller, the tenant and the model; the prompt and the answer are not stored.
+"""Trial routes: one prompt to one model as a tenant. The tenant's limits hold, and the tenant is charged. The audit log
+names the caller, the tenant and the model; the prompt and the answer are not stored.
 """
 
 from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ class TrialRoutes:
     async def stream(
         self, request: web.BaseRequest, asked: AdminRequest, is_allowed: Callable[[], bool]
     ) -> web.StreamResponse:
-        """Events of `text`, each a JSON string, and at the end one of `result`. A client that leaves ends the call."""
+        """Send the text as events `text` (JSON strings), then one event `result`. A disconnect ends the call."""
         trial = await self._begin(asked)
         response = web.StreamResponse(headers={**HEADERS, hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8"})
         with suppress(ConnectionError):

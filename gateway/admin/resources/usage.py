@@ -1,9 +1,9 @@
 """Usage routes: tokens and their cost by day, tenant, key and model, page by page, summed, or as a file for programs.
 
-Usage is the sum over all gateways that share the state. It is written once a second, so it may lag by as much. All
-routes read it part by part, so that memory holds one part however much there is. What fails before the first part of a
-file is a problem as everywhere; what fails later ends the connection before the file is complete, so that no client
-takes a part for the whole.
+Usage is the sum over all gateways that share the state. Usage is written once a second, so it may lag by as much. All
+routes read it part by part, so that memory holds one part however much there is. An error before the first part of a
+file gets a problem response, as everywhere; a later error ends the connection before the file is complete, so that no
+client takes a part for the whole.
 """
 
 import asyncio

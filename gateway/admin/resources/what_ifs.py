@@ -1,4 +1,4 @@
-"""What-if routes: simulations of the recorded calls under another policy or other settings, compared with their real
+"""What-if routes: simulations of the recorded calls under another policy or other settings, compared with the measured
 outcome.
 """
 

@@ -1,3 +1,3 @@
-"""Money: price lists, the cost of calls, and usage with its cost for other programs. It is not the service that orders
-calls.
+"""Money: price lists, the cost of calls, and usage with its cost for other programs. Money is independent of the
+service units that order requests.
 """

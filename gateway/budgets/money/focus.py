@@ -63,7 +63,7 @@ FREE: Final = TokenPrices(0, 0, 0)
 def focus_rows(
     used: Iterable[tuple[UsageKey, Totals]], prices: PriceBook, group_of: Callable[[str], str]
 ) -> Iterator[Row]:
-    """Yield the rows of this usage. `group_of` gives the group of a tenant; "" where it is in none."""
+    """Yield the rows of this usage. `group_of` gives the group of a tenant; "" where the tenant has none."""
     for of, totals in used:
         price = prices.prices(of.model, of.day)
         for meter, unit, quantity, per_token in _meters(totals, price or FREE):

@@ -1,8 +1,8 @@
-"""PriceBook: the price lists in force, and the cost of tokens by them.
+"""PriceBook: the present price lists, and the cost of tokens by them.
 
-Cost is not counted: it is tokens times the price of their day, so it agrees with the counters of tokens by
-construction. A day's price is the one that the lists have for it now. A planned change is a period that begins on a
-later day; an edit of a period that has begun corrects the cost of its days. Days are UTC, as in usage and budgets.
+Cost is not counted: it is tokens times the price of their day, so it always agrees with the counters of tokens. A day's
+price is the price that the present lists have for that day. A planned change is a period that begins on a later day; an
+edit of a period that has begun corrects the cost of its days. Days are UTC, as in usage and budgets.
 """
 
 import logging
@@ -29,8 +29,8 @@ class TokenPrices(NamedTuple):
     output: int
 
     def cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
-        """The cost of these tokens in picos; cached tokens are a part of the prompt's. The cost of a sum is the sum of
-        the costs.
+        """The cost of these tokens in picos; cached tokens are a part of the prompt tokens. The cost of a sum is the
+        sum of the costs.
         """
         fresh_tokens = max(prompt_tokens - cached_tokens, 0)  # a backend may report anything
         return fresh_tokens * self.prompt + cached_tokens * self.cached + output_tokens * self.output
@@ -60,7 +60,7 @@ class PriceBook:
         self.version = f"{zlib.crc32(repr(known).encode()):08x}" if known else ""
 
     def prices(self, model: str, day: str) -> TokenPrices | None:
-        """The prices of this model on this day (like 2026-11-20); None where it has none."""
+        """The prices of this model on this day (like 2026-11-20); None where the model has no price."""
         found = self._periods.get(model)
         if found is None:
             return None

@@ -82,7 +82,7 @@ class UsageSum:
 
     @classmethod
     def of_all(cls, parts: Collection["UsageSum"]) -> Self:
-        """The sum of these sums."""
+        """The sum of these partial sums."""
         priced = [part.picos for part in parts if part.picos is not None]
         counts = {name: sum(getattr(part, name) for part in parts) for name in COUNTED}
         return cls(**counts, picos=sum(priced) if priced else None)
@@ -90,8 +90,8 @@ class UsageSum:
 
 @dataclass(frozen=True, slots=True)
 class UsageDivision:
-    """A query for sums of usage. `by` and `period` are what usage is divided by. The other fields select the usage of
-    one group, tenant, key and model (None: any).
+    """A query for sums of usage. Usage is divided by `by` and `period`. The other fields select the usage of one group,
+    tenant, key and model (None: any).
     """
 
     by: str | None
@@ -102,7 +102,7 @@ class UsageDivision:
     model: str | None = None
 
     def asks_for(self, of: UsageKey, group: str) -> bool:
-        """Whether a row of a tenant in this group is asked for."""
+        """Whether the query includes this row, whose tenant is in `group`."""
         return (
             self.group in (None, group)
             and self.tenant in (None, of.tenant)
@@ -111,7 +111,7 @@ class UsageDivision:
         )
 
     def key_of(self, of: UsageKey, group: str) -> SumKey:
-        """Which sum a row of a tenant in this group belongs to."""
+        """The key of the sum that this row belongs to; the row's tenant is in `group`."""
         period = None if self.period is None else of.day[: PERIODS[self.period]]
         match self.by:
             case "group":
@@ -136,7 +136,7 @@ def _rank(each: tuple[SumKey, UsageSum]) -> tuple[Any, ...]:
 async def summed_usage(
     store: Store, *, first_day: str, last_day: str, tenant: str | None = None, after: UsageKey | None = None
 ) -> AsyncIterator[list[tuple[UsageKey, Totals]]]:
-    """Usage of these days, both inclusive, in the order of its keys, those behind `after`. Raises StoreUnavailable."""
+    """Usage of these days, both inclusive, summed over writers, from after the key `after`. Raises StoreUnavailable."""
     place = None if after is None else UsagePlace(*after, LAST_WRITER)
     sums: dict[UsageKey, Totals] = {}
     async for rows in usage_rows(store, UsageQuery(first_day, last_day, tenant, after=place)):
@@ -156,8 +156,8 @@ async def sum_usage(
     prices: PriceBook,
     group_of: Callable[[str], str],
 ) -> Sums:
-    """The sums of this usage, by period, and in it the dearest first. `group_of`: the group of a tenant, "" where it is
-    in none. Raises StoreFull where they are more than SUMS_MAX, and what `parts` raises.
+    """The sums of this usage by period; in each period the most expensive first. `group_of` gives the group of a
+    tenant, "" where the tenant has none. Raises StoreFull for more than SUMS_MAX sums, and the errors of `parts`.
     """
     sums: dict[SumKey, UsageSum] = {}
     async for used in parts:
@@ -176,7 +176,7 @@ async def sum_usage(
 
 
 def sum_rows(sums: Sums, currency: str | None) -> Iterator[tuple[Any, ...]]:
-    """The rows of COLUMNS."""
+    """The sums as rows of a table with the columns COLUMNS."""
     for key, of in sums:
         cost = None if of.picos is None else to_decimal(of.picos)
         yield (

@@ -2,7 +2,7 @@
 
 A spreadsheet runs a cell that begins with =, +, - or @ as a formula, and a model's name may be anything. So such a text
 gets an apostrophe before it in CSV (OWASP, "CSV Injection"); numbers are written as they are. Parquet has types, and
-needs no such thing.
+needs no escape.
 """
 
 import csv

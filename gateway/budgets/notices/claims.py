@@ -1,11 +1,10 @@
-"""NoticeClaims: the notices that were sent, and the processes that are sending one, over all processes that share the
-state.
+"""NoticeClaims: the sent notices, and the processes that are sending one, over all processes that share the state.
 
-A budget has one document in the store, with its period, the thresholds that were told, and the claims of those that are
-being told. A claim is a change that expects the document's version, so only one of several processes gets it. It holds
-for LEASE_S: if a process dies without giving up its claims, another one sends the notice after that time, or the same
-replica at once when it starts again. If the dead process had sent it, and could not record that, it is sent twice, with
-the same id.
+A budget has one document in the store, with its period, the thresholds whose notices were sent, and the claims on
+notices that are being sent. A claim is a change that expects the document's version, so only one of several processes
+gets it. It holds for LEASE_S: if a process dies without giving up its claims, another one sends the notice after that
+time, or the same replica at once when it starts again. If the dead process had sent the notice without recording that,
+the notice is sent twice, with the same id.
 """
 
 import secrets

@@ -4,8 +4,8 @@
     webhook-timestamp: 1795176000
     webhook-signature: v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=
 
-The signature is HMAC-SHA256 over "ID.TIMESTAMP.BODY", in base64; of several secrets there is one each, with a space
-between. A receiver rejects an old timestamp, and an id that it has seen.
+The signature is HMAC-SHA256 over "ID.TIMESTAMP.BODY", in base64; with several secrets there is one signature per
+secret, separated by spaces. A receiver rejects an old timestamp, and an id that it has seen.
 
 The receiver is not trusted: redirects are not followed, its answer is not read, and addresses of metadata services are
 refused, whatever name they are behind.

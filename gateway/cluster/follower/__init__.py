@@ -1,1 +1,1 @@
-"""A member's side of the order: what its own clients wait for and run, told to the leader."""
+"""A member's side of the order: the waiting and running requests of its own clients, reported to the leader."""

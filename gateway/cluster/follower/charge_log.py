@@ -1,8 +1,8 @@
-"""ChargeLog: what a member's clients have ended and spent, numbered, until a checkpoint of the cluster has it.
+"""ChargeLog: a log of the ended calls and the spending of a member's clients, until a checkpoint includes them.
 
-A leader's counters are its checkpoint and all that members have told it since. A checkpoint says up to which entry of
-each member's log it has taken in; the member tells every leader that it joins the entries after that. So no end and no
-spending of a living member is forgotten, and none is charged twice, whichever leaders and connections came and went.
+A leader's counters are its checkpoint and all later reports of members. A checkpoint says up to which entry of each
+member's log it includes the log; the member sends the later entries to every leader that it joins. So every end and
+every spending of a living member is charged exactly once, however often leaders and connections change.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ ENTRIES_MAX: Final = 20_000
 
 
 class ChargeLog:
-    """A numbered log of the ended calls of this member's clients with what they used, oldest first. Entries that a
+    """A numbered log of the ended calls of this member's clients with their usage, oldest first. Entries that a
     checkpoint includes are dropped. Mutable.
     """
 
@@ -37,18 +37,18 @@ class ChargeLog:
         yield from self._entries.values()
 
     def next_number(self) -> int:
-        """The number of a new entry, to be told with it."""
+        """The number of a new entry, to be sent with it."""
         self.number += 1
         return self.number
 
     def add(self, pool: str, entry: Ended | Spend) -> None:
-        """Keep an entry, which has the newest number."""
+        """Keep an entry, under the number that `next_number` gave last."""
         self._entries[entry.entry] = pool, entry
         if len(self._entries) > ENTRIES_MAX:
             self._sum_up(*self._entries.popitem(last=False)[1])
 
     def taken(self, number: int) -> None:
-        """A checkpoint has all entries up to this one."""
+        """Drop the entries up to this number: a checkpoint includes them."""
         while self._entries and (oldest := next(iter(self._entries))) <= number:
             del self._entries[oldest]
         if self._sums:

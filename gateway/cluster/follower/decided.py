@@ -1,4 +1,4 @@
-"""Decided: what was decided on a member's requests, until the drivers of its pools carry it out."""
+"""Decided: the leader's decisions on a member's requests, until the drivers of its pools carry them out."""
 
 from collections import defaultdict
 
@@ -25,19 +25,19 @@ class Decided:
         self._actions[pool].append(action)
 
     def take(self, pool: str) -> list[Action]:
-        """The actions of this pool to carry out now; each once."""
+        """The actions of this pool to carry out now; each action is returned once."""
         return self._actions.pop(pool, [])
 
     def drop(self, own: OwnRequest) -> None:
-        """The request has ended: nothing of it is carried out, such as a Withdraw."""
+        """The request has ended: drop its actions, such as a Withdraw."""
         actions = self._actions.get(own.pool)
         if actions:
             actions[:] = [action for action in actions if action.request_id != own.request.id]
 
     def limited(self, own: OwnRequest, limits: RateLimits) -> None:
-        """These are the limits per minute of the tenant and key of this request, in its pool."""
+        """Record the limits per minute for the tenant and key of this request, in its pool."""
         self._limits[own.pool, LimitsOf(own.request.tenant_id, own.request.key_id)] = limits
 
     def limits(self, pool: str, of: LimitsOf) -> RateLimits:
-        """The limits per minute of a tenant and key, as last told."""
+        """The limits per minute of a tenant and key, as the leader sent them last."""
         return self._limits.get((pool, of), NO_LIMITS)

@@ -1,10 +1,10 @@
-"""Follower: a member's side of the shared order. It keeps what its own clients wait for and run, tells the leader over
-its link, and carries out the leader's actions while the promise holds.
+"""Follower: a member's side of the shared order. It keeps the waiting and running requests of its own clients, reports
+them to the leader over its link, and carries out the leader's actions while the promise holds.
 
-Every member has one, the leader's process too: it follows the leader next to it over a link without bytes. What is
-known here is enough to tell everything again to another leader (rules 18 to 21), so a change of leaders costs no
-request. Without any leader a request waits on here until its deadline, or LEADERLESS_S_MAX (rule 24). What the leader
-is told is in leader_reports.py and usage_telling.py, what it decided in decided.py.
+Every member has a Follower, the leader's process too: there it follows the leader over a link without bytes. A Follower
+can report all its requests again to another leader (rules 18 to 21), so a change of leaders costs no request. Without
+any leader a request waits here until its deadline, or LEADERLESS_S_MAX (rule 24). leader_reports.py and
+usage_telling.py make the reports, decided.py keeps the decisions.
 """
 
 from math import inf
@@ -64,15 +64,15 @@ class Follower:
     # -- connection ------------------------------------------------------------------------------------------
 
     def connected(self, now: float, peer: str | None = None) -> None:
-        """There is a new connection to a leader, in the process of this member, None: in its own; the one before is
-        closed, and its promise over.
+        """There is a new connection to a leader, in the process of the member `peer` (None: in its own process). The
+        connection before is closed, and its promise is over.
         """
         if self.link.is_connected:
             self.lost(now)
         self.link.connected(peer, self.checkpoint.mark, now)
 
     def lost(self, now: float) -> None:
-        """The connection is gone. All is told again on joining."""
+        """The connection is gone. After the next join, everything is reported again."""
         self.checkpoint.forget(self.link.leader)
         self.link.lost()
         if self.reports.is_telling_all:
@@ -107,7 +107,7 @@ class Follower:
         self._end(own, outcome, timing, has_run=True)
 
     def told(self, fact: RunFact) -> None:
-        """A dispatched request waits again, or a withdrawal came too late (rule 15)."""
+        """A dispatched request waits again, or a withdrawal came too late (rule 15): `fact` says which."""
         own = self.requests.find(fact.request_id)
         if own is None or own.dispatch is None:
             return
@@ -117,7 +117,7 @@ class Follower:
         self.reports.say(own, Told(own.number, fact))
 
     def cancel(self, request_id: str) -> None:
-        """The client of a request that waits, as far as is known here, left (rule 14)."""
+        """The client of a request disconnected; as far as this member knows, the request still waits (rule 14)."""
         own = self.requests.find(request_id)
         if own is not None:
             self._end(own)
@@ -125,18 +125,18 @@ class Follower:
     # -- what its drivers ask --------------------------------------------------------------------------------
 
     def poll(self, pool: str, now: float) -> list[Action]:
-        """The actions of this pool to carry out now; each once."""
+        """The actions of this pool to carry out now; each action is returned once."""
         self.tick(now)
         return self.decided.take(pool)
 
     def due(self) -> float:
-        """When `tick` is due although nothing came; -inf: there are actions to carry out; inf: no time is known."""
+        """When `tick` is due although nothing arrived; -inf: there are actions to carry out; inf: no time is known."""
         if self.decided:
             return -inf
         return min(self.out_of_reach.due(), self._leaderless.due(), self.link.due(), self.usage.due())
 
     def tick(self, now: float) -> None:
-        """Tell what is due by the clock, and refuse what has waited too long without a leader."""
+        """Send the reports that are due, and refuse requests that have waited too long without a leader."""
         self.out_of_reach.expire(now)
         for own in self._leaderless.overdue(now):
             has_leader = self.reports.has_told(own) and self.link.may_decide(now)

@@ -1,8 +1,8 @@
-"""LeaderLink: a member's connection to its leader. It says what is to be sent on it, which of the messages that come
-count, and when it is to be closed.
+"""LeaderLink: a member's connection to its leader. It decides which messages to send, which received messages count,
+and when to close the connection.
 
-What was said on one connection is not said again on the next: the member tells everything anew when it joins. The link
-itself carries no bytes; the shell does, or the member, where the leader is in its own process.
+Nothing is sent again on the next connection: the member reports everything anew when it joins. The link itself carries
+no bytes; the shell carries them, or the member, if the leader is in its own process.
 """
 
 from collections.abc import Sequence
@@ -45,14 +45,14 @@ class LeaderLink:
     # -- connection ------------------------------------------------------------------------------------------
 
     def connected(self, peer: str | None, checkpoint: tuple[Epoch, int, str], now: float) -> None:
-        """There is a new connection to a leader, which is told the mark of the member's newest checkpoint."""
+        """There is a new connection to a leader, which gets the mark of the member's newest `checkpoint`."""
         self.is_connected, self.heard_at, self._must_close, self.granting.granted = True, now, "", None
         self.peer = peer
         self.outbox.clear()
         self.outbox.say("", Join(self.member, checkpoint))
 
     def lost(self) -> None:
-        """The connection is gone, and its promise over."""
+        """The connection is gone, and its promise is over."""
         self.is_connected, self.peer, self._must_close, self.leader = False, None, "", None
         self._promise.release()
         self.outbox.clear()
@@ -94,7 +94,7 @@ class LeaderLink:
         self.granting.release(self.leader)
 
     def closes(self, now: float) -> str:
-        """Why the connection is to be closed now; empty: it is not."""
+        """The reason why the connection has to be closed now; empty: it stays open."""
         if self.is_connected and now - self.heard_at > SILENCE_S_MAX:  # rule 26
             self._must_close = self._must_close or "the leader is silent"
         return self._must_close if self.is_connected else ""
@@ -113,8 +113,8 @@ class LeaderLink:
         return self.leader is not None and self._promise.holds(now)
 
     def takes_action(self, now: float) -> bool:
-        """Whether an action that came now is carried out. Nothing is after one that was dropped: it would be out of
-        order.
+        """Whether an action that came now is carried out. After a dropped action all later ones are dropped, too: they
+        would be out of order.
         """
         if not self.may_decide(now):  # rule 3
             self._must_close = "its promise has lapsed"
@@ -123,12 +123,12 @@ class LeaderLink:
     # -- what is sent ----------------------------------------------------------------------------------------
 
     def say(self, pool: str, message: AnyMessage) -> None:
-        """Tell the leader; without one nothing is kept, because all is told on joining."""
+        """Send a message to the leader; without a leader it is dropped, because everything is reported on joining."""
         if self.leader is not None:
             self.outbox.say(pool, message)
 
     def frames(self, now: float) -> list[Frame]:
-        """What is to be sent to the leader now."""
+        """The frames to send to the leader now."""
         if not self.is_connected or self._must_close:
             return []
         if now - self._pinged_at >= PING_S and self.leader is not None:
@@ -141,12 +141,12 @@ class LeaderLink:
 
     @property
     def is_read(self) -> bool:
-        """Whether the leader reads what it is sent; while it does not, new requests are refused."""
+        """Whether the leader reads its messages; while it does not, new requests are refused."""
         return self.unsent[0] <= UNSENT_BYTES_MAX and self.unsent[1] <= UNSENT_S_MAX
 
 
 class Outbox:
-    """The messages that are to be sent on one connection, in order. Mutable."""
+    """The messages to send on one connection, in order. Mutable."""
 
     def __init__(self) -> None:
         self._said: list[tuple[str, AnyMessage]] = []
@@ -156,7 +156,7 @@ class Outbox:
         self._said.append((pool, message))
 
     def say_newest(self, number: int, pool: str, message: AnyMessage) -> None:
-        """Tell the usage of this request; of those that were not sent yet, only the newest travels (rule 9)."""
+        """Send the usage of this request. It replaces an unsent usage of the same request (rule 9)."""
         at = self._replaceable.get(number)
         if at is None:
             self._replaceable[number] = len(self._said)
@@ -165,11 +165,11 @@ class Outbox:
             self._said[at] = pool, message
 
     def ended(self, number: int) -> None:
-        """Nothing more is said of this request's usage."""
+        """The request has ended: its usage is not replaced any more."""
         self._replaceable.pop(number, None)
 
     def take(self) -> list[tuple[str, AnyMessage]]:
-        """All that was said, which is sent now."""
+        """All messages to send now; the outbox is empty afterwards."""
         said = self._said
         self.clear()
         return said

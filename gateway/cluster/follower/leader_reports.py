@@ -1,8 +1,8 @@
-"""LeaderReports: what a member tells its leader of its requests, each fact in its order (rules 9, 18).
+"""LeaderReports: a member's reports to its leader about its requests, each fact in its order (rules 9, 18).
 
-On joining it tells all that it has (telling.py). Of a request that was not told yet on this connection nothing is said:
-what is told says how it stands by then. What ends and is spent is kept in a log, and told to every leader until a
-checkpoint has it.
+On joining, the member reports everything (telling.py). Until a request's turn comes in that report, no fact about it is
+sent: the report gives its state at that time. Ends and spending are kept in a log, and sent to every leader until a
+checkpoint includes them.
 """
 
 from gateway.cluster.follower.charge_log import ChargeLog
@@ -31,17 +31,17 @@ class LeaderReports:
 
     @property
     def is_telling_all(self) -> bool:
-        """Whether the leader does not know all yet that this member has."""
+        """Whether the full report to the leader is still incomplete."""
         return self._telling is not None
 
     def begin(self, now: float) -> None:
-        """The member has joined: tell the leader all that is known here."""
+        """The member has joined: begin the full report to the leader."""
         self._joins += 1
         self._telling = Telling(self.log, self._requests)
         self.go_on(now)
 
     def go_on(self, now: float) -> None:
-        """Tell the next slice of all that is known here."""
+        """Send the next slice of the full report."""
         telling = self._telling
         if telling is None:
             return
@@ -59,15 +59,15 @@ class LeaderReports:
             self._link.say("", ToldPart(telling.has_told_running))
 
     def lost(self) -> None:
-        """The connection is gone. All is told again on joining."""
+        """The connection is gone. On joining again, everything is reported again."""
         self._telling = None
 
     def has_told(self, own: OwnRequest) -> bool:
-        """Whether the leader was told of this request on this connection; else it is told how it stands then."""
+        """Whether the leader has got this request on this connection; otherwise the full report still brings it."""
         return own.known_on == self._joins
 
     def arrived(self, own: OwnRequest, now: float) -> None:
-        """A request asks for admission; while older ones are told, after those."""
+        """A request asks for admission; while older requests are being reported, it follows them."""
         if self._telling is not None:
             self._telling.arrived(own)
             return
@@ -76,12 +76,12 @@ class LeaderReports:
         self._link.say(own.pool, Submit(own.number, request, now - request.arrived_at, own.is_traced))
 
     def say(self, own: OwnRequest, message: AnyMessage) -> None:
-        """Tell what has become of this request."""
+        """Send a message about this request."""
         if self.has_told(own):
             self._link.say(own.pool, message)
 
     def ended(self, own: OwnRequest, outcome: Outcome, timing: Timing | None, *, has_run: bool) -> None:
-        """The request has ended: every leader is told, until a checkpoint has it."""
+        """The request has ended: report it to every leader, until a checkpoint includes it."""
         message: AnyMessage
         message = entry = own.ended(self.log.next_number(), outcome, timing, has_run=has_run)
         if self.has_told(own):
@@ -91,7 +91,7 @@ class LeaderReports:
         self._log(own.pool, entry, message)
 
     def spent(self, pool: str, fact: Spent) -> None:
-        """A call that was never queued used this much."""
+        """Report the usage of a call that was never queued."""
         message = Spend(fact.tenant_id, fact.usage, fact.key_id, self.log.next_number())
         self._log(pool, message, message)
 

@@ -32,16 +32,16 @@ class Leaderless:
         self._since, self._waiting = None, []
 
     def waits(self, own: OwnRequest) -> None:
-        """The request waits from now on, with or without a leader."""
+        """The request waits from now on, whether or not there is a leader."""
         if self._since is not None:
             heappush(self._waiting, (self._until(self._since, own), own.number, own))
 
     def due(self) -> float:
-        """When a request has waited too long, perhaps; inf: no time is known."""
+        """The earliest time at which a request may have waited too long; inf: no time is known."""
         return self._waiting[0][0] if self._waiting else inf
 
     def overdue(self, now: float) -> list[OwnRequest]:
-        """Requests that have waited too long; one that has ended or runs may be among them."""
+        """Requests that have waited too long; requests that have ended or run may be among them."""
         found = list[OwnRequest]()
         while self._since is not None and self._waiting and self._waiting[0][0] <= now and len(found) < REFUSED_MAX:
             own = heappop(self._waiting)[2]
@@ -50,7 +50,7 @@ class Leaderless:
         return found
 
     def is_over(self, own: OwnRequest, now: float) -> bool:
-        """Whether the request has waited for as long as any may; else it is refused for the lack of a leader."""
+        """Whether the request's queue timeout has ended; if not, it is refused because there is no leader."""
         return now >= own.request.arrived_at + self._wait_s_max and not own.request.produced_tokens
 
     def _until(self, since: float, own: OwnRequest) -> float:

@@ -1,4 +1,4 @@
-"""MemberRequests: what a member knows of the requests of its clients, enough to tell it all to another leader."""
+"""MemberRequests: the requests of a member's clients, with all that another leader needs to know about them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +11,7 @@ from policies.types import NO_USAGE, Dispatch, Outcome, Request, Timing, Usage
 
 @dataclass(slots=True, eq=False)
 class OwnRequest:
-    """A request of this member's clients, as the member keeps it until the request ends. Without a `dispatch` it
-    waits.
-    """
+    """A member's record of a request of its clients, until the request ends. Without a `dispatch` it waits."""
 
     number: int
     pool: str
@@ -28,7 +26,7 @@ class OwnRequest:
     known_on: int = 0  # the connection on which the leader was told of it last
 
     def dispatched(self, message: Dispatched, now: float) -> Dispatch:
-        """The leader has sent it to a backend. Returns what is to be carried out."""
+        """The leader has dispatched the request. Returns the action to carry out."""
         self.dispatch, self.dispatched_at = message, now
         if not self.request.produced_tokens:  # else it is continued, and was charged for that
             self.told = Usage(self.request.prompt_tokens, message.cached_tokens, 0)
@@ -46,7 +44,7 @@ class OwnRequest:
         )
 
     def wait_again(self, fact: RunFact, backend_id: str) -> None:
-        """It has left this backend."""
+        """The request has left this backend, and waits again."""
         # What it was charged stays: it is prepaid (rule 21).
         self.request = fact.waiting(self.request, backend_id)
         self.dispatch = None
@@ -61,8 +59,8 @@ class OwnRequest:
         return 0 if self.usage is None else max(0, self.usage.output_tokens - told)
 
     def ended(self, entry: int, outcome: Outcome, timing: Timing | None = None, *, has_run: bool) -> Ended:
-        """What later leaders are told of its end, under this number of the ChargeLog. Without `has_run` its client left
-        before its Dispatch was carried out: nothing was sent, whatever that assumed.
+        """The report of the request's end for later leaders, under this number of the ChargeLog. Without `has_run` its
+        client left before its Dispatch was carried out: nothing was sent, whatever the Dispatch assumed.
         """
         backend_id = None if self.dispatch is None else self.dispatch.backend_id
         was_sent = has_run or self.dispatch is None or bool(self.request.produced_tokens)
@@ -70,7 +68,7 @@ class OwnRequest:
         return Ended(self.number, entry, self.request, backend_id, outcome, usage, timing)
 
     def has(self, now: float) -> Has:
-        """What a new leader is told of it (rules 18, 20, 21)."""
+        """The report of the request to a new leader (rules 18, 20, 21)."""
         age_s, dispatch, self.is_retold = now - self.request.arrived_at, self.dispatch, True
         if dispatch is None:
             return Has(self.number, self.request, age_s, usage=self.usage, is_traced=self.is_traced)
@@ -111,15 +109,15 @@ class MemberRequests:
         return own.number in self._all
 
     def find(self, request_id: str) -> OwnRequest | None:
-        """The request of this id; None: it has ended."""
+        """The request of this id; None if it has ended."""
         return self._by_id.get(request_id)
 
     def numbered(self, number: int) -> OwnRequest | None:
-        """The request of this number; None: it has ended."""
+        """The request of this number; None if it has ended."""
         return self._all.get(number)
 
     def arrived(self, pool: str, request: Request, *, is_traced: bool) -> OwnRequest:
-        """A request came, and has the next number."""
+        """Add a request that arrived, under the next number."""
         assert request.id not in self._by_id, "an id is in use once"
         self._last_number += 1
         own = OwnRequest(self._last_number, pool, request, is_traced)
@@ -127,6 +125,6 @@ class MemberRequests:
         return own
 
     def forget(self, own: OwnRequest) -> None:
-        """It has ended."""
+        """Drop a request that has ended."""
         del self._all[own.number]
         del self._by_id[own.request.id]

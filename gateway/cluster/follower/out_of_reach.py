@@ -1,4 +1,4 @@
-"""OutOfReach: the backends that a member's process cannot reach, as it tells its leader (rules 8, 27)."""
+"""OutOfReach: the backends that a member's process cannot reach, which it reports to its leader (rules 8, 27)."""
 
 from collections.abc import Iterable
 from math import inf
@@ -28,20 +28,20 @@ class OutOfReach:
         self._link.say("", Failed(backend_id))
 
     def are(self, backend_ids: Iterable[str]) -> None:
-        """The backends that this process cannot reach, as its shell knows (rule 8)."""
+        """Set the backends that this process cannot reach, as its shell knows (rule 8)."""
         self._until = dict.fromkeys(backend_ids, inf)
         self.tell()
 
     def tell(self) -> None:
-        """Tell the leader which they are now."""
+        """Report the unreachable backends to the leader."""
         self._link.say("", Reach(tuple(self._until)))
 
     def expire(self, now: float) -> None:
-        """Those that have failed long enough ago count as reachable again."""
+        """Count backends as reachable again if their failure is old enough."""
         for backend_id in [each for each, until in self._until.items() if until <= now]:
             del self._until[backend_id]
             self.tell()
 
     def due(self) -> float:
-        """When `expire` is; inf: no time is known."""
+        """When `expire` is due; inf: no time is known."""
         return min(self._until.values(), default=inf)

@@ -1,8 +1,8 @@
 """RemoteScheduler: a pool's Scheduler as its Dispatcher sees it where the order is shared with other processes.
 
 Facts of requests go to the leader, and its decisions come back, through this process's Follower. Facts about backends,
-tenants and policies are the leader's own: they take effect where this process leads, and are ignored elsewhere. Views
-are of the Scheduler itself where this process leads; elsewhere what only the leader knows is empty.
+tenants and policies are the leader's own: they take effect where this process leads, and are ignored elsewhere. Where
+this process leads, views come from the Scheduler itself; elsewhere the parts that only the leader knows are empty.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ class RemoteScheduler:
 
     @property
     def led(self) -> SharedSchedulerProtocol | None:
-        """The Scheduler itself, where this process leads and the pool exists."""
+        """The Scheduler itself, if this process leads and has the pool; else None."""
         leader = self._member.lead.leader
         order = None if leader is None else leader.pools.get(self._pool)
         return None if order is None else order.scheduler
@@ -102,13 +102,13 @@ class RemoteScheduler:
         return self._follower.poll(self._pool, now)
 
     def next_wakeup(self) -> None:
-        """Nothing: `Member.wakeup` says when there is something to do."""
+        """None: `Member.wakeup` gives the time of the next decision."""
         return
 
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
-        """Of all members at the leader; elsewhere the counts of the member's own requests."""
+        """At the leader, a snapshot of all members' requests; elsewhere the counts of this member's own requests."""
         if self.led is not None:
             return self.led.snapshot(now, tenant_ids)
         own = [each for each in self._follower.requests if each.pool == self._pool]
@@ -129,7 +129,7 @@ class RemoteScheduler:
         return Snapshot(now, len(queued), sum(each.body_bytes for each in queued), len(own) - len(queued), tenants)
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
-        """Elsewhere the newest of the cluster's that this member was told, of all tenants."""
+        """At the leader, the Scheduler's checkpoint; elsewhere the newest received one, always of all tenants."""
         if self.led is not None:
             return self.led.checkpoint(tenant_ids)
         newest = self._follower.checkpoint.read()
@@ -137,19 +137,19 @@ class RemoteScheduler:
         return {} if pool is None else pool.service
 
     def counter(self, tenant_id: str) -> float:
-        """Elsewhere 0: lifts come with the Dispatch (`OwnRequest.dispatch`)."""
+        """At the leader, the tenant's counter; elsewhere 0: lifts come with the Dispatch (`OwnRequest.dispatch`)."""
         return 0.0 if self.led is None else self.led.counter(tenant_id)
 
     def waits_for(self, request_id: str, now: float) -> Wait | None:
-        """None: why a request waited comes with its Dispatch."""
+        """Always None: the reason why a request waited comes with its Dispatch."""
         return None
 
     def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]:
-        """Of all members' requests at the leader, by wire id; nothing elsewhere."""
+        """At the leader, the views of all members' requests by wire id; elsewhere empty."""
         return {} if self.led is None else self.led.wait_views(request_ids, now)
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
-        """Estimated by the time since the dispatch."""
+        """The usage of a request that got no token yet, estimated from the time since its dispatch."""
         own = self._follower.requests.find(request_id)
         if own is None or own.dispatch is None:
             return None
@@ -168,11 +168,11 @@ class PrefillTimes:
         self._token_s: dict[str, float] = {}  # by backend
 
     def token_s(self, backend_id: str) -> float:
-        """Seconds; 0: nothing is known."""
+        """Seconds of prefill per prompt token; 0 if nothing is known."""
         return self._token_s.get(backend_id, 0.0)
 
     def took(self, backend_id: str, prompt_tokens: int, seconds: float) -> None:
-        """A prompt was answered after so long, its wait in the engine included."""
+        """A prompt got its first token after this many seconds, its wait in the engine included."""
         token_s = seconds / max(1, prompt_tokens)
         before = self._token_s.get(backend_id, token_s)
         self._token_s[backend_id] = before + PREFILL_ALPHA * (token_s - before)
@@ -191,8 +191,8 @@ class LeadersLimits:
         self._answered: dict[LimitsOf, tuple[RateLimits, RateLimits]] = {}  # with those told by then
 
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
-        """Told with the latest request of the tenant and key, or in answer to a question, asked every LIMITS_S at
-        most.
+        """The limits, as the leader sent them last: with a request of the tenant and key, or as the answer to a
+        question, which is asked every LIMITS_S at most.
         """
         leader, of = self._member.lead.leader, LimitsOf(tenant_id, key_id)
         if leader is not None and self._pool in leader.pools:

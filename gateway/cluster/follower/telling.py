@@ -1,10 +1,10 @@
-"""Telling: what a member that has joined still has to tell its leader, in slices (rule 18).
+"""Telling: the part of a member's full report to a new leader that is still to be sent, in slices (rule 18).
 
-What has ended and was spent comes first, by its number, as the leader takes each number in once. Then comes what runs,
-because a leader decides nothing before it knows all of that; at last what waits, the oldest first. A leader asks for
-each slice, so the telling of many requests holds up neither side, nor what else they say to each other.
+Ended and spent calls come first, by number, because the leader accepts each number once. Running requests follow,
+because a leader decides nothing before it knows all of them; then waiting requests, the oldest first. The leader asks
+for each slice, so a long report delays neither side, nor their other messages.
 
-Of a request that was not told yet nothing else is said: what is told says how it stands by then.
+Until a request has been reported, no other fact about it is sent: the report gives its state at that time.
 """
 
 from collections import deque
@@ -21,9 +21,7 @@ SLICE_BLOCKS_MAX: Final = 10_000
 
 
 class Telling:
-    """What a member has still to send of the full report that it makes after it has joined a leader. The report is
-    taken in slices. Mutable.
-    """
+    """The rest of the full report that a member makes after it has joined a leader, in slices. Mutable."""
 
     def __init__(self, log: Iterable[tuple[str, Ended | Spend]], requests: Iterable[OwnRequest]) -> None:
         self._log = deque(log)
@@ -34,7 +32,7 @@ class Telling:
 
     @property
     def has_told_log(self) -> bool:
-        """Whether what ends or is spent now is to be said now; else it is told after what ended before."""
+        """Whether the log was sent, so that a new entry is sent at once; otherwise it is sent after earlier entries."""
         return not self._log
 
     @property
@@ -46,15 +44,15 @@ class Telling:
         return not self._log and not self._running and not self._waiting
 
     def logged(self, pool: str, entry: Ended | Spend) -> None:
-        """Tell this after what ended, or was spent, earlier."""
+        """Report this entry after the earlier entries of the log."""
         self._log.append((pool, entry))
 
     def arrived(self, own: OwnRequest) -> None:
-        """Tell this request after the older ones."""
+        """Report this request after the older requests."""
         self._waiting.append(own)
 
     def slice(self) -> Iterator[tuple[str, Ended | Spend] | OwnRequest]:
-        """Yield what is told next: entries of the log with their pools, and requests, some of which may have ended."""
+        """Yield the next entries of the log with their pools, and the next requests, some of which may have ended."""
         blocks = 0
         for _ in range(SLICE_MAX):
             if self._log:

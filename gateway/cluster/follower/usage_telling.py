@@ -1,4 +1,4 @@
-"""UsageTelling: how much of what its requests use a member tells its leader, and when (rule 11)."""
+"""UsageTelling: how much of its requests' usage a member reports to its leader, and when (rule 11)."""
 
 from collections import Counter
 from math import inf
@@ -16,20 +16,18 @@ STEP_S: Final = 0.02
 
 
 class UsageTelling:
-    """The newest usage of each running request of this member, and the tokens that its leader has not been told yet.
-    Mutable.
-    """
+    """The newest usage of each running request of this member, and the tokens not yet reported. Mutable."""
 
     def __init__(self, link: LeaderLink, requests: MemberRequests, reports: LeaderReports) -> None:
         self._link, self._requests, self._reports = link, requests, reports
         self._untold_at = self._told_all_at = -inf
 
     def begin(self, now: float) -> None:
-        """The member joins a leader, which is told all usages then."""
+        """The member joins a leader, which gets all usages then."""
         self._untold_at = self._told_all_at = now
 
     def used(self, own: OwnRequest, usage: Usage, now: float) -> None:
-        """A dispatched request has used this much; the leader is told when it matters."""
+        """A dispatched request has used this much; the leader gets the usage when a decision can depend on it."""
         if own.dispatch is None:
             return
         before, own.usage = own.told, usage
@@ -43,21 +41,21 @@ class UsageTelling:
                 self.tell(own, now)
 
     def tell(self, own: OwnRequest, now: float) -> None:
-        """Tell the newest usage."""
+        """Send the newest usage of this request."""
         if own.usage is not None:
             own.told, own.told_at = own.usage, now
             self._link.outbox.say_newest(own.number, own.pool, Used(own.number, own.usage))
 
     def due(self) -> float:
-        """When `tell_held` is; inf: there is no leader."""
+        """When `tell_held` is due; inf: there is no leader."""
         return inf if self._link.leader is None else self._untold_at + UNTOLD_S
 
     def is_due(self, now: float) -> bool:
-        """Whether `tell_held` is due; then all usages are brought up to date before, with `used`."""
+        """Whether `tell_held` is due; before that call, all usages have to be brought up to date with `used`."""
         return self._link.leader is not None and now - self._untold_at >= UNTOLD_S
 
     def tell_held(self, now: float) -> None:
-        """Tell all usages every PROGRESS_S, and what is held untold at each backend every UNTOLD_S."""
+        """Send all usages every PROGRESS_S, and the sum of unreported tokens at each backend every UNTOLD_S."""
         self._untold_at = now
         if now - self._told_all_at >= PROGRESS_S:
             self._told_all_at = now

@@ -1,1 +1,1 @@
-"""The side of the order that decides: the Schedulers of all pools, fed by what the members tell."""
+"""The deciding side of the order: the Schedulers of all pools, which get their facts from the members' reports."""

@@ -1,4 +1,4 @@
-"""Arrivals: requests that ask for admission to one pool, and those of tenants that the registry does not know yet
+"""Arrivals: requests that ask for admission to one pool, some of them of tenants that the registry does not know yet
 (rules 6, 7).
 """
 
@@ -43,7 +43,7 @@ class Arrivals:
         self._strangers: dict[str, _Stranger] = {}
 
     def submit(self, sender: Sender, message: Submit, came_at: float, now: float) -> None:
-        """A member's client asks for admission."""
+        """A request of a member's client asks for admission."""
         id_ = wire_id(sender.member, message.number)
         if message.number <= sender.request:  # rule 6
             return
@@ -53,14 +53,14 @@ class Arrivals:
         self.ask(sender, id_, message, came_at, now)
 
     def ask(self, sender: Sender, id_: str, message: Submit, came_at: float, now: float) -> None:
-        """Ask for admission of this request, whether it is new or told again."""
+        """Ask for admission of this request, whether it is new or reported again."""
         if self._tenants.learn(message.request.tenant_id, now):
             self._enter(sender, id_, message, came_at, now)
         else:
             self._strangers[id_] = _Stranger(sender, message, came_at)
 
     def meet(self, now: float) -> None:
-        """Admit those whose tenant is known by now, and refuse those that have waited too long for that (rule 7)."""
+        """Admit requests whose tenant is known by now; refuse those that have waited for it too long (rule 7)."""
         for id_, (sender, message, came_at) in list(self._strangers.items()):
             request = message.request
             if self._tenants.learn(request.tenant_id, now):
@@ -73,16 +73,16 @@ class Arrivals:
                 self._decisions.say(sender, Refused(message.number, Reason.TENANT_UNKNOWN, 0.0))
 
     def forget(self, id_: str) -> None:
-        """A request has ended, or is told as it is: it asks no more."""
+        """The request has ended, or was reported in another state: it does not ask any more."""
         self._strangers.pop(id_, None)
 
     def gone(self, sender: Sender) -> None:
-        """The member does not return."""
+        """The member does not return: drop its requests."""
         for id_ in [id_ for id_, stranger in self._strangers.items() if stranger.sender is sender]:
             del self._strangers[id_]
 
     def wakeup(self) -> float:
-        """When `meet` has something to do although nothing was told."""
+        """When `meet` has something to do although no fact arrived."""
         return min((stranger.came_at + TENANT_WAIT_S for stranger in self._strangers.values()), default=inf)
 
     def _enter(self, sender: Sender, id_: str, message: Submit, came_at: float, now: float) -> None:

@@ -1,9 +1,9 @@
-"""CheckpointStream: the leader's side of checkpoints. It tells members what has changed, and those that lack the
-checkpoint before all records, in slices.
+"""CheckpointStream: the leader's side of checkpoints. It sends changes to members, and all records, in slices, to
+members that lack the previous checkpoint.
 
-A checkpoint is taken when all that has changed was written. Where much has, that takes several turns, and what changes
-meanwhile is written once more. A member that is being told all records is told changes between them; once it was told
-the last slice, it has the next checkpoint.
+A checkpoint is made when all changed records were written. Many changes take several turns, and a record that changes
+meanwhile is written once more. A member that is getting all records gets the changes in between; after the last slice,
+it has the next checkpoint.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ class CheckpointStream:
     """The checkpoints that one leader makes and sends to its members. Mutable."""
 
     def __init__(self, epoch: Epoch, leader: str, newest: NewestCheckpoint) -> None:
-        """`newest` is what the leader goes on from; it becomes each checkpoint that is taken."""
+        """The leader continues from `newest`, which is replaced by each new checkpoint."""
         self.newest = newest
         self._mark = Mark(epoch, 0, leader)
         self._later_s = 0.0  # the clock of records is so much later than the leader's
@@ -40,11 +40,11 @@ class CheckpointStream:
         self._told_whole: set[str] = set()  # those that have been told the last slice since the newest checkpoint
 
     def begins(self, now: float) -> None:
-        """The leader goes on from `newest`, and decides."""
+        """The leader has read `newest`, and begins to decide."""
         self._later_s, self._due_at = self.newest.at - now, now
 
     def joined(self, member: str, mark: Mark) -> None:
-        """A member is there that has this checkpoint."""
+        """A member has joined, and has the checkpoint with this mark."""
         self.lost(member)
         if member == self._mark.leader:
             return
@@ -54,26 +54,26 @@ class CheckpointStream:
             self._lacks[member] = None
 
     def lost(self, member: str) -> None:
-        """A member is not there any more."""
+        """The connection of this member is gone."""
         self._follow.discard(member)
         self._told_whole.discard(member)
         self._lacks.pop(member, None)
         self._wholes.pop(member, None)
 
     def taken(self, sender: Sender) -> None:
-        """Facts of this member were taken in."""
+        """The leader has processed facts of this member."""
         self._changed.add(sender)
 
     def wakeup(self, now: float) -> float:
-        """When `turn` has something to do although nothing came."""
+        """When `turn` has something to do although nothing arrived."""
         is_busy = self._is_encoding or self._lacks or self._wholes or self._written
         return now if is_busy else self._due_at
 
     def turn(
         self, journals: Sequence[PoolJournal], senders: dict[str, Sender], now: float, *, is_last: bool = False
     ) -> tuple[Parts, bytes]:
-        """What to tell members, and what the store is to have; empty: nothing. The last time, before the leader
-        resigns, both have all that has changed.
+        """The parts to send to members, and the bytes to write into the store; empty: none. With `is_last`, before the
+        leader resigns, both include all changes.
         """
         is_kept, parts = is_last or now >= self._due_at, Parts()
         if is_kept or self._written or any(journal.is_full for journal in journals):

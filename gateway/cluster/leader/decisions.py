@@ -1,4 +1,4 @@
-"""Decisions: what one pool's Scheduler decides, as the members are told it."""
+"""Decisions: the decisions of one pool's Scheduler as messages to the members."""
 
 from collections import OrderedDict
 from typing import Final
@@ -28,22 +28,22 @@ class Decisions:
         self._said: list[tuple[Sender, AnyMessage]] = []
 
     def say(self, sender: Sender, message: AnyMessage) -> None:
-        """Tell this member with the next decisions."""
+        """Send this member a message with the next decisions."""
         self._said.append((sender, message))
 
     def repeat(self, sender: Sender, id_: str) -> bool:
-        """Say again that the request was refused, if it was; return whether."""
+        """Repeat the refusal of the request, if it was refused; return whether it was."""
         refused = self._refused.get(id_)
         if refused is not None:
             self.say(sender, refused)
         return refused is not None
 
     def watch(self, id_: str) -> None:
-        """A traced request waits: its Dispatch says why."""
+        """A traced request waits: find out why, so that its Dispatch can say it."""
         self._watched.append(id_)
 
     def decide(self, now: float) -> list[tuple[Sender, AnyMessage]]:
-        """What is decided now, and was to be said, with the member that it is for."""
+        """Poll the Scheduler. Returns its decisions, and the messages of `say`, each with its member."""
         for action in self._scheduler.poll(now):
             known = self._known.get(action.request_id)
             if known is None:

@@ -1,5 +1,5 @@
-"""Gathering: what a new leader waits for before it decides (rules 2, 19): every member of the last list has told what
-runs there, or was silent until its old promise surely ended, and the newest checkpoint of all is here.
+"""Gathering: the wait of a new leader before it decides (rules 2, 19): every member of the last list has reported its
+running requests, or was silent until its old promise surely ended, and the leader has the newest checkpoint of all.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ class Gathering:
     def __init__(
         self, leader: str, members: LedMembers, waits: Mapping[str, float], checkpoint: NewestCheckpoint
     ) -> None:
-        """`waits` are the members of the last list, each with until when it is waited for."""
+        """`waits` has the members of the last list, each with the time until which the leader waits for it."""
         self.is_over = False
         """What a decision needs was told, and is being taken in."""
         self._leader = leader
@@ -24,7 +24,7 @@ class Gathering:
         self._checkpoint = checkpoint
 
     def look(self, now: float) -> bool:
-        """Whether it is over now."""
+        """Whether the wait is over now."""
         own = self._members.find(self._leader)
         # Its own process is never silent: what that runs is there before the first Pong tells it of a decision.
         if own is None or not own.has_told_running or self.awaits(now):
@@ -33,7 +33,7 @@ class Gathering:
         return self.is_over
 
     def awaits(self, now: float) -> list[float]:
-        """Until when it waits for members that have not told what they have (rule 2)."""
+        """The times until which the leader waits for members that have not reported their running requests (rule 2)."""
         told = {name for name, there in self._members if there.has_told_running}
         return [until for name, until in self._waits.items() if name not in told and now < until]
 

@@ -1,9 +1,9 @@
-"""Inbox: what the leader was told and has not taken in yet, in the order of arrival (rule 10).
+"""Inbox: the facts that the leader has received and not processed yet, in the order of arrival (rule 10).
 
 All sources, the leader's own process among them, share one order, so a follower's clients wait no longer than the
-leader's. Where more has come than one turn takes in, each source has an equal part of the turn, so one that floods
-holds up no other. Only a barrier, a measurement of backends, waits for all that came before it: else what it counted
-would look like external load.
+leader's. If more facts arrive than one turn processes, each source has an equal part of the turn, so a flood of one
+source delays no other source. Only a barrier, a measurement of backends, waits for all facts that came before it:
+otherwise requests that the measurement counted would look like external load.
 """
 
 from collections import deque
@@ -36,11 +36,11 @@ class Inbox(Generic[T]):
         self._entries.setdefault(source, deque()).append((self._number, entry, is_barrier))
 
     def drop(self, source: str) -> None:
-        """Forget what this source has said and was not taken in."""
+        """Drop the unprocessed facts of this source."""
         self._size -= len(self._entries.pop(source, ()))
 
     def turn(self, most: int = TAKEN_MAX) -> Iterator[tuple[str, T]]:
-        """Yield at most so many entries with their sources, by arrival. What is left comes first in the next turn."""
+        """Yield at most `most` entries with their sources, by arrival. The others come first in the next turn."""
         if not self._entries:
             return
         part = max(1, most // len(self._entries)) if self._size > most else most

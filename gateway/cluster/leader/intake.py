@@ -1,4 +1,4 @@
-"""Intake: what the leader was told, by its members and its own process, taken in by arrival (rule 10)."""
+"""Intake: how the leader processes the facts of its members and of its own process, by arrival (rule 10)."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ class Intake:
     def __init__(
         self, leader: str, members: LedMembers, pools: LedPools, stream: CheckpointStream, wishes: list[Wish]
     ) -> None:
-        """`wishes`: where to wish that backends are measured."""
+        """`wishes` is the list that gets requests to measure backends."""
         self.facts = 0
         """Facts of members that were taken in, for metrics."""
         self.is_blind = False
@@ -34,8 +34,8 @@ class Intake:
         self._sight = Sight()
 
     def told(self, pool: str, fact: Fact) -> None:
-        """What the pool's Scheduler is to be told by this process, when all before it was taken in. Tenants of requests
-        are looked up besides; the caller has checked that policies exist.
+        """Queue a fact of this process for the pool's Scheduler, after all earlier facts. Tenants of requests are
+        looked up separately; the caller has checked that policies exist.
         """
         match fact:
             case LoadChanged():
@@ -49,7 +49,7 @@ class Intake:
         self.inbox.add(OWN, (pool, fact, fact.now), is_barrier=isinstance(fact, LoadChanged | Measured))
 
     def take(self, now: float) -> None:
-        """Take in what has come, and what it entails, as much as one turn has time for."""
+        """Process received facts and their consequences, as many as one turn has time for."""
         left = self._pools.work(TAKEN_MAX, now)
         for source, (pool, entry, came_at) in self.inbox.turn(left) if left else ():
             self._pools.has_news = True

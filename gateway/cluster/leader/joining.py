@@ -1,4 +1,4 @@
-"""Joining: what a member that joins tells of its requests, beside what this leader knows of them (rules 18, 20, 21)."""
+"""Joining: a joining member's report on its requests, against the leader's knowledge of them (rules 18, 20, 21)."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ class Joining:
         self._tenants, self._backends = tenants, backends
 
     def has(self, sender: Sender, has: Has, came_at: float, now: float) -> None:
-        """A member that joins tells a request that it has."""
+        """A joining member reports a request that it has."""
         id_ = wire_id(sender.member, has.number)
         if sender.told is not None:
             sender.told.add(id_)
@@ -62,7 +62,7 @@ class Joining:
         self._requests.used(sender, has, now)
 
     def ended(self, sender: Sender, ended: Ended, came_at: float, now: float) -> None:
-        """A member that joins tells a request that has ended, which may be known as it was at any time before."""
+        """A joining member reports a request that has ended; the leader may know it in any earlier state."""
         if not sender.takes(ended.entry):
             return
         id_ = wire_id(sender.member, ended.number)

@@ -1,6 +1,6 @@
-"""KeptCharges: what the counters have of requests that are not known now, so that each is charged once.
+"""KeptCharges: the charges of requests that are not known now, so that each request is charged once.
 
-A member that went away may return, and tells its requests again; a checkpoint has what was charged for them, too.
+A member that went away may return and report its requests again; a checkpoint has their charges, too.
 """
 
 from collections import OrderedDict
@@ -18,6 +18,6 @@ class KeptCharges(OrderedDict[str, Usage]):
     """
 
     def keep(self, usages: Mapping[str, Usage]) -> list[str]:
-        """So much was charged for each of these. Returns which requests are forgotten: the oldest of too many."""
+        """Keep the charged usage of these requests. Returns the ids of dropped requests: the oldest of too many."""
         self.update(usages)
         return [self.popitem(last=False)[0] for _ in range(len(self) - CHARGED_MAX)]

@@ -1,7 +1,7 @@
-"""KeptWindows: what counted against limits per minute under the leader before, restored scope by scope.
+"""KeptWindows: the bookings against limits per minute under the previous leader, restored scope by scope.
 
-There may be thousands of scopes with a hundred bookings each, so a scope is restored when a request is about to meet
-its limit, or never: after a minute nothing of it counts.
+There may be thousands of scopes with a hundred bookings each, so a scope is restored when a request is about to be
+checked against its limit, or never: after a minute none of its bookings counts.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,9 @@ class KeptWindows:
     def __init__(
         self, windows: WindowCheckpoint = NOTHING_BOOKED, since: float = 0.0, share: ReplicaShare = ALONE
     ) -> None:
-        """The windows count from `since`; `share` is the part that this process has of every limit."""
+        """The ages of bookings in `windows` are as of the time `since`; `share` is this process's part of every
+        limit.
+        """
         self._windows, self._since, self._share = windows, since, share
         self._left = set(self._windows)
 
@@ -30,7 +32,7 @@ class KeptWindows:
         return bool(self._left)
 
     def take(self, scopes: Iterable[str], now: float) -> WindowCheckpoint:
-        """What is to be restored of these scopes, each once."""
+        """The bookings to restore in these scopes; each scope is returned once."""
         found: dict[str, MinuteCheckpoint] = {}
         if now - self._since >= WINDOW_S:
             self._left.clear()

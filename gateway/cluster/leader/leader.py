@@ -1,11 +1,11 @@
 """Leader: runs the Schedulers of all pools for all members of a cluster, its own process among them.
 
 Inputs are frames of members, facts of its own process (loads, tenants, policies) and its lease; outputs are frames, and
-`Wish`es that its shell carries out. Before it decides anything it gathers what runs and waits: every member of the last
-list has joined, or was silent until its old promise surely ended (rule 2). Then it goes on from the newest checkpoint
-(rule 19), takes in what was told, and dispatches to a backend once it has been measured since (rule 22).
+`Wish`es that its shell carries out. Before it decides, it gathers the running and waiting requests: every member of the
+last list has joined, or was silent until its old promise surely ended (rule 2). Then it continues from the newest
+checkpoint (rule 19), processes the reports, and dispatches to a backend after its next measurement (rule 22).
 
-Whether its lease holds is asked before each frame (rule 4). When it does not, nothing more leaves.
+The lease is checked before each frame (rule 4). When it has ended, no more frames are sent.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ from policies.types import ALONE, ReplicaShare, Tenant
 
 class Leader:
     """The leader of a cluster for one epoch: it runs the Schedulers of all pools for all members. Mutable; it ends with
-    a StepDown, and is then thrown away.
+    a StepDown, and is not used again.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Leader:
         alone: ReplicaShare | None = None,
     ) -> None:
         """`make_scheduler` makes the Scheduler of a pool, without tenants but with the configured tiers; `tenant_of`
-        looks a tenant up in the registry. `waits` are the members of the last list, each with until when it is waited
-        for. `lease_until` is infinite where nothing but a parent process elects. `alone` is the part of every limit
-        that a member has which leads itself; it takes no checkpoints: its member tells the next leader what was charged
-        here. None: it leads all.
+        looks a tenant up in the registry. `waits` has the members of the last list, each with the time until which the
+        leader waits for it. `lease_until` is infinite where a parent process appoints the leader. `alone` is the part
+        of every limit for a member that leads only itself (None: it leads all). Such a leader takes no checkpoints: its
+        member reports the charges to the next leader.
         """
         self.epoch = epoch
         self.member = member
@@ -78,7 +78,7 @@ class Leader:
     # -- members ---------------------------------------------------------------------------------------------
 
     def received(self, member: str, frame: Frame, now: float) -> None:
-        """A frame came on the connection of this member. The first one begins with a Join."""
+        """A frame came on the connection of this member. The first frame begins with a Join."""
         if frame.epoch > self.epoch:  # rule 1
             self.step_down("a higher epoch is known", frame.epoch)
             return
@@ -100,7 +100,7 @@ class Leader:
                 self._hear(member, there, message, now)
 
     def lost(self, member: str, now: float, *, is_dead: bool = False) -> None:
-        """The connection of this member is gone; `is_dead`: its parent saw it end (rule 17)."""
+        """The connection of this member is gone; `is_dead`: the parent process saw it end (rule 17)."""
         there = self.members.find(member)
         if there is None:
             return
@@ -149,8 +149,8 @@ class Leader:
     # -- deciding --------------------------------------------------------------------------------------------
 
     def turn(self, now: float, overslept_s: float = 0.0) -> None:
-        """Take in what has come, and decide. Call it for every arrival, and at `wakeup`. For `overslept_s` this process
-        did not run: what was sent meanwhile is unread, and no member is silent for that.
+        """Process received facts, and decide. Call it for every arrival, and at `wakeup`. This process did not run for
+        `overslept_s`: frames from that time are unread, and no member counts as silent for it.
         """
         if self.is_over:
             return
@@ -173,8 +173,8 @@ class Leader:
         self._tell_checkpoint(now)
 
     def resign(self, now: float, *, returns: bool) -> None:
-        """The process is told to stop: a last checkpoint, then every promise is released; `frames` has them. It
-        `returns` as a follower if it has requests.
+        """The process has to stop: `frames` then has a last checkpoint, and the release of every promise. `returns`:
+        this process comes back as a follower, because it has requests.
         """
         if self.is_over:
             return
@@ -186,7 +186,7 @@ class Leader:
         self._wishes.append(StepDown("it resigns"))
 
     def step_down(self, reason: str, epoch: Epoch = 0, *, is_blind: bool = False) -> None:
-        """The leadership is over: what was decided and not sent yet is dropped."""
+        """The leadership is over: decisions that are not sent yet are dropped."""
         if not self.is_over:
             self.is_over, self.is_deciding = True, False
             for _, there in self.members:
@@ -194,7 +194,7 @@ class Leader:
             self._wishes.append(StepDown(reason, epoch, is_blind))
 
     def frames(self, now: float) -> list[tuple[str, Frame]]:
-        """What is to be sent now, with the member that it is for. Nothing leaves once the lease has ended (rule 4)."""
+        """The frames to send now, each with its member. After the end of the lease there are none (rule 4)."""
         if now >= self.lease_until:
             if not self.is_over:
                 self.step_down("its lease has ended")
@@ -202,13 +202,13 @@ class Leader:
         return self.members.frames(self.epoch)
 
     def wishes(self) -> list[Wish]:
-        """What the shell is to do, each once."""
+        """The tasks for the shell, each returned once."""
         wishes = list(self._wishes)
         self._wishes.clear()
         return wishes
 
     def wakeup(self, now: float) -> float:
-        """When `turn` is due although nothing came; not later than `now`: at once."""
+        """When `turn` is due although nothing arrived; not later than `now`: at once."""
         times = [self.lease_until, *self.members.due()]
         if self._gathering.is_over and (self.intake.inbox or self.pools.are_busy):
             times.append(now)

@@ -1,4 +1,4 @@
-"""LedMembers: the members of one leadership: which are connected, when each was heard, and what each is to be sent."""
+"""LedMembers: the members of one leadership: which are connected, when each was heard, and the messages to each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ UNSENT_S_MAX: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class LedMember:
-    """A member that is connected to this leader, or was until a moment ago."""
+    """A member that is connected to this leader, or was connected a moment ago."""
 
     sender: Sender
     heard_at: float
@@ -33,16 +33,16 @@ class LedMember:
     outbox: list[tuple[str, AnyMessage]] = field(default_factory=list)
 
     def say(self, message: AnyMessage) -> None:
-        """Tell it this, which is of no pool."""
+        """Send a message that belongs to no pool."""
         self.outbox.append(("", message))
 
     def pong(self, left_s: float, now: float) -> None:
-        """Answer its last ping, and promise what the lease has left (rule 3)."""
+        """Answer the member's last ping, with a promise for the rest of the lease, `left_s` (rule 3)."""
         if self.pinged_at is not None:
             self.say(Pong(self.pinged_at, left_s, now))
 
     def lost(self, now: float) -> None:
-        """Its connection is gone."""
+        """The member's connection is gone."""
         self.lost_at, self.is_joined, self.has_told_running, self.has_more = now, False, False, False
         self.outbox.clear()
         self.sender.is_away = True
@@ -52,7 +52,7 @@ class LedMembers:
     """The members of one leadership that are connected, or may come back at any moment. Mutable."""
 
     def __init__(self, leader: str, wishes: list[Wish]) -> None:
-        """`wishes`: where to wish that a connection is closed."""
+        """`wishes` is the list that gets requests to close a connection."""
         self.grants = Grants(leader)
         self.senders: dict[str, Sender] = {}
         """Of all that ever joined: a name is never used again."""
@@ -65,20 +65,20 @@ class LedMembers:
         return iter(self._all.items())
 
     def here(self) -> list[tuple[str, LedMember]]:
-        """Those that are connected."""
+        """The connected members, with their names."""
         return [(name, there) for name, there in self if there.lost_at is None]
 
     def find(self, name: str) -> LedMember | None:
-        """The member of this name, connected or not; None: it is not there, or was forgotten."""
+        """The member of this name, connected or not; None: it never joined, or was forgotten."""
         return self._all.get(name)
 
     def connected(self, name: str) -> LedMember | None:
-        """The member of this name; None: it is not connected."""
+        """The member of this name, if it is connected; else None."""
         there = self._all.get(name)
         return there if there is not None and there.lost_at is None else None
 
     def connect(self, name: str, join: Join, now: float) -> LedMember:
-        """A member joins, for the first time or again: what it says from now on is of this connection."""
+        """A member joins, for the first time or again: its later messages belong to this connection."""
         sender = self.senders.setdefault(name, Sender(name))
         there = self._all[name] = LedMember(sender, now, Mark(*join.checkpoint))
         self.grants.met(name)
@@ -88,30 +88,30 @@ class LedMembers:
         return there
 
     def restored(self, taken: Mapping[str, Taken]) -> None:
-        """The checkpoint has so much of each member."""
+        """Apply the checkpoint's numbers: how much of each member's log it includes."""
         for name, (request, entry) in taken.items():
             sender = self.senders.setdefault(name, Sender(name))
             sender.request, sender.entry = request, entry
 
     def share(self, topic: str, body: bytes) -> None:
-        """Tell all followers this state, now and on joining (wire.Shared)."""
+        """Send this state to all followers, now and when one joins (wire.Shared)."""
         if self._shared.get(topic) != body:
             self._shared[topic] = body
             for _, there in self.here():
                 there.say(Shared(topic, body))
 
     def say(self, name: str, pool: str, message: AnyMessage) -> None:
-        """Tell this member."""
+        """Send a message about a pool to this member."""
         self._all[name].outbox.append((pool, message))
 
     def unsent(self, name: str, size: int, oldest_s: float) -> None:
-        """So many bytes wait in the connection's buffer, the oldest for so long (rule 26)."""
+        """`size` bytes wait in the buffer of this member's connection, the oldest for `oldest_s` seconds (rule 26)."""
         if (size > UNSENT_BYTES_MAX or oldest_s > UNSENT_S_MAX) and self.connected(name) is not None:
             self._wishes.append(CloseMember(name, "it does not read"))
 
     def unheard(self, now: float, overslept_s: float) -> tuple[list[str], list[str]]:
-        """Those that are connected and silent for too long (rule 26), and those whose promise has ended since they were
-        lost (rule 17). For `overslept_s` this process did not run, and no member is silent for that.
+        """The connected members that were silent for too long (rule 26), and the lost members whose promise has ended
+        (rule 17). This process did not run for `overslept_s`, so no member counts as silent for that time.
         """
         silent, ended = [], []
         for name, there in self:
@@ -123,16 +123,16 @@ class LedMembers:
         return silent, ended
 
     def due(self) -> list[float]:
-        """When each counts as silent, or its promise has ended."""
+        """The times at which members count as silent, or their promises have ended."""
         return [each.heard_at + (SILENCE_S_MAX if each.lost_at is None else LEASE_S) for each in self._all.values()]
 
     def forget(self, name: str) -> Sender:
-        """It is given up."""
+        """Give up this member."""
         self.grants.forget(name)
         return self._all.pop(name).sender
 
     def frames(self, epoch: Epoch) -> list[tuple[str, Frame]]:
-        """What is to be sent now, with the member that it is for."""
+        """The frames to send now, each with its member."""
         found = []
         for name, there in self.here():
             if there.outbox:

@@ -16,7 +16,7 @@ POLL_S: Final = 0.001  # rule 10
 
 
 class LedPools(Mapping[str, PoolOrder]):
-    """The pools that one leader decides for, by name. Mutable."""
+    """The pools whose requests one leader decides on, by name. Mutable."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class LedPools(Mapping[str, PoolOrder]):
         tenant_of: Callable[[str], Tenant | None],
         share: ReplicaShare,
     ) -> None:
-        """`share` is the part of every limit that this leadership has."""
+        """`share` is the part of every limit that belongs to this leadership."""
         self.has_news = False
         """Whether something was told since the last decision."""
         self._make_scheduler = make_scheduler
@@ -45,7 +45,7 @@ class LedPools(Mapping[str, PoolOrder]):
         return len(self._all)
 
     def made(self, name: str, now: float) -> PoolOrder:
-        """The pool of this name; made with its first load or request."""
+        """The pool of this name, which is made at its first load or request."""
         order = self._all.get(name)
         if order is None:
             order = self._all[name] = PoolOrder(name, self._make_scheduler(name), self._tenant_of)
@@ -55,13 +55,13 @@ class LedPools(Mapping[str, PoolOrder]):
         return order
 
     def go_on(self, kept: Mapping[str, PoolCheckpoint], now: float) -> None:
-        """Go on from what another leader kept until now."""
+        """Continue from the state `kept`, which another leader has maintained until now."""
         self._kept, self._kept_at = kept, now
         for name, order in self._all.items():
             order.restored(kept.get(name), now, self._share, now)
 
     def taken_over(self, now: float) -> None:
-        """All that runs and waits was taken in."""
+        """All reports of running and waiting requests were processed."""
         for order in self._all.values():
             order.scheduler.told(TakenOver(now))
 
@@ -80,7 +80,7 @@ class LedPools(Mapping[str, PoolOrder]):
         self.has_news = True
 
     def gone(self, sender: Sender) -> bool:
-        """The member does not return; returns whether anything ran there."""
+        """The member does not return; returns whether any of its requests ran."""
         ran = [order.gone(sender) for order in self._all.values()]
         self.has_news = True
         return any(ran)
@@ -91,7 +91,7 @@ class LedPools(Mapping[str, PoolOrder]):
         return any(order.chores.is_busy for order in self._all.values())
 
     def work(self, most: int, now: float) -> int:
-        """Do at most so many pieces of what is left to do of many requests, and return how many are left to others."""
+        """Do at most `most` pieces of the pending work on many requests; return the rest of `most`, for other work."""
         for order in self._all.values():
             if most and order.chores.is_busy:
                 most -= order.chores.work(most, now)
@@ -99,9 +99,7 @@ class LedPools(Mapping[str, PoolOrder]):
         return most
 
     def decide(self, now: float, *, has_more: bool) -> Iterator[tuple[str, Sender, AnyMessage]]:
-        """Yield what is decided now, with its pool and the member that it is for. `has_more`: more was told, and is not
-        taken in.
-        """
+        """Yield the present decisions, each with its pool and its member. `has_more`: unprocessed facts remain."""
         if any(order.chores.is_urgent for order in self._all.values()):
             return
         is_due = self.has_news or any(order.wakeup() <= now for order in self._all.values())
@@ -113,5 +111,5 @@ class LedPools(Mapping[str, PoolOrder]):
                 yield name, sender, message
 
     def wakeup(self) -> float:
-        """When to decide although nothing was told."""
+        """When to decide although no fact arrived."""
         return min((order.wakeup() for order in self._all.values()), default=inf)

@@ -1,9 +1,9 @@
-"""OrderedRequests: the requests that one pool's Scheduler has at the leader, and what is left to do of those of a
-member that went away, came back or changed.
+"""OrderedRequests: the requests of one pool's Scheduler at the leader, and the pending work on requests of a member
+that went away, came back or changed.
 
-A member may have thousands of them, so that is done in pieces, some in each turn of the leader. `urgent` is what a
-decision waits for: nothing is dispatched to a member that is away, nor to the slots of one that is gone before its
-requests count as external load.
+A member may have thousands of requests, so this work is done in pieces, some in each turn of the leader. Decisions wait
+for `urgent` work: nothing is dispatched to a member that is away, and slots of a member that is gone are not used again
+before its requests count as external load.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ _ID, _ARRIVED_AT, _SENDER = map(_NAMES.index, ("id", "arrived_at", "sender"))
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """What a pool at the leader knows about one member: which backends it reaches, and which of its requests it has
+    """One member, as a pool at the leader knows it: the backends that it reaches, and the requests that it has
     reported.
     """
 
@@ -44,15 +44,15 @@ class Sender:
     """Wire ids that it has told since its Join (rule 18); None: it has told all."""
 
     def joins(self) -> None:
-        """It begins to tell all that it has."""
+        """The member begins to report all its requests."""
         self.is_here, self.joined_at, self.told = True, self.request, set()
 
     def all_told(self) -> None:
-        """It has told all that it has."""
+        """The member has reported all its requests."""
         self.request, self.told = max(self.request, self.ran), None
 
     def takes(self, entry: int) -> bool:
-        """Whether this entry of its ChargeLog is new; then it counts as taken in."""
+        """Whether this entry of the member's ChargeLog is new; then it counts as processed."""
         is_new = entry > self.entry
         self.entry = max(self.entry, entry)
         return is_new
@@ -60,7 +60,7 @@ class Sender:
 
 @dataclass(slots=True, eq=False)
 class OrderedRequest:
-    """A request that has not ended, as the leader keeps it."""
+    """A request that has not ended, in the form in which the leader keeps it."""
 
     sender: Sender
     number: int
@@ -73,7 +73,7 @@ class OrderedRequest:
 
 
 def named(sender: Sender, id_: str, request: Request, arrived_at: float) -> Request:
-    """A member's request as the leader knows it."""
+    """A member's request with its wire id, by which the leader knows it."""
     values = list(_values(request))  # `replace` takes nine times as long, and every request pays for this
     values[_ID], values[_ARRIVED_AT], values[_SENDER] = id_, arrived_at, sender.member
     return Request(*values)
@@ -123,7 +123,7 @@ class Chores:
     def __init__(
         self, requests: OrderedRequests, *, park: Handler, place_again: Handler, end: Handler, give_up: Handler
     ) -> None:
-        """Each argument does its part for one request. One that is given up may come back, one that ended may not."""
+        """Each argument handles one request. A request that is given up may come back; a request that ended may not."""
         self._requests = requests
         self._park, self._place_again, self._end, self._give_up = park, place_again, end, give_up
         self._now = 0.0  # of `work`
@@ -131,16 +131,16 @@ class Chores:
         self._others: deque[Iterator[None]] = deque()
 
     def park(self, sender: Sender) -> None:
-        """All that waits of this member waits outside of the order, until the member is back."""
+        """Park all waiting requests of this member outside of the order, until the member is back."""
         self._urgent.append(self._each(lambda: self._requests.of(sender), self._park, lambda: sender.is_away))
 
     def place_again(self, sender: Sender) -> None:
-        """All that waits of this member may go to other backends than before."""
+        """Place all waiting requests of this member again, because they may go to other backends than before."""
         self._others.append(self._each(lambda: self._requests.of(sender), self._place_again, lambda: True))
 
     def give_up(self, sender: Sender, then: Callable[[float], None]) -> bool:
-        """All of this member has ended, unless it comes back; `then` is called once nothing of it runs. Returns whether
-        anything runs.
+        """End all requests of this member, unless it comes back; `then` is called once none of them runs. Returns
+        whether any of them runs.
         """
         known = self._requests.of(sender)
         running = [each for each in known if each[1].backend_id is not None]
@@ -156,7 +156,7 @@ class Chores:
         return bool(running)
 
     def end_untold(self, sender: Sender) -> None:
-        """Of this member has ended what it has not told."""
+        """End the requests of this member that it has not reported."""
         self._others.append(self._end_others(self._requests.of(sender), sender.told or ()))
 
     def _end_others(self, before: Iterable[tuple[str, OrderedRequest]], told: Collection[str]) -> Iterator[None]:
@@ -168,7 +168,7 @@ class Chores:
                 yield
 
     def work(self, most: int, now: float) -> int:
-        """Do at most so many pieces, and return how many. What is not urgent leaves half of the time to others."""
+        """Do at most `most` pieces; return their number. Work that is not urgent leaves half of the time to others."""
         self._now, done = now, 0
         for chores, up_to in ((self._urgent, most), (self._others, most // 2)):
             while chores and done < up_to:
@@ -184,7 +184,7 @@ class Chores:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether decisions wait for it."""
+        """Whether decisions wait for this work."""
         return bool(self._urgent)
 
     def _each(

@@ -1,4 +1,4 @@
-"""PoolBackends: what the leader knows of one pool's backends, and what the members hold there untold (rules 8, 11)."""
+"""PoolBackends: the leader's view of one pool's backends, with the members' unreported usage there (rules 8, 11)."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ class PoolBackends:
         self._untold: dict[str, dict[str, int]] = {}  # by member and backend
 
     def told(self, fact: LoadChanged | Measured) -> Fact:
-        """What the Scheduler is told of these loads: each with what the members hold there untold."""
+        """The fact for the Scheduler: these loads, each with the members' unreported tokens there."""
         if isinstance(fact, Measured):
             return replace(fact, load=self._load(fact.load))
         fact = replace(fact, loads=tuple(map(self._load, fact.loads)))
@@ -29,11 +29,11 @@ class PoolBackends:
         return fact
 
     def untold(self, sender: Sender, tokens: dict[str, int]) -> None:
-        """What the member's requests hold at backends beyond what was told."""
+        """Record the KV tokens that the member's requests hold at each backend beyond their reported usage."""
         self._untold[sender.member] = tokens
 
     def forget(self, sender: Sender) -> None:
-        """The member is gone."""
+        """Drop the unreported tokens of a member that is gone."""
         self._untold.pop(sender.member, None)
 
     def reachable(self, known: OrderedRequest) -> Request:

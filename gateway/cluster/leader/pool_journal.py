@@ -1,4 +1,4 @@
-"""PoolJournal: which records of one pool have changed since they were written last."""
+"""PoolJournal: the records of one pool that have changed since they were last written."""
 
 from collections import OrderedDict
 from typing import Final
@@ -45,7 +45,7 @@ class PoolJournal:
         requests: OrderedRequests,
         charged: KeptCharges,
     ) -> None:
-        """`charged` is what the counters have of requests that are not known now."""
+        """`charged` has the charges, already in the counters, of requests that are not known now."""
         self._pool, self._scheduler, self._known_tenants = pool, scheduler, tenants
         self._known, self._charged = requests, charged
         self._tenants: dict[str, None] = dict.fromkeys(_tenants_of(scheduler.checkpoint()))
@@ -62,33 +62,33 @@ class PoolJournal:
     # -- what changes ----------------------------------------------------------------------------------------
 
     def request(self, id_: str, request: Request) -> None:
-        """Something has become of this request."""
+        """Mark the records of this request as changed."""
         self._requests.add(id_)
         self.tenant(request.tenant_id, request.key_id)
 
     def charged(self, id_: str) -> None:
-        """What is known to be charged for this request has changed."""
+        """Mark the known charge of this request as changed."""
         self._requests.add(id_)
 
     def tenant(self, tenant_id: str, key_id: str = "") -> None:
-        """Something has become of this tenant, with this key."""
+        """Mark the records of this tenant, and of this key, as changed."""
         self._tenants[tenant_id] = None
         if key_id:
             self._keys.add(key_id)
 
     def all_changed(self) -> None:
-        """Something has become of all tenants."""
+        """Mark the records of all tenants as changed."""
         self._tenants |= dict.fromkeys(sorted(self._has))
         self._tenants |= dict.fromkeys(each.id for each in self._known_tenants.all())
 
     def backends_changed(self) -> None:
-        """Backends have come or gone, or are available now or no more: requests may move between their queues."""
+        """The set of available backends has changed: requests may move between their queues."""
         if self._is_divided:
             self.all_changed()
 
     def meets_limits(self, tenant_id: str, key_id: str, now: float) -> None:
-        """A request of this tenant and key is about to meet its limits per minute: tell the Scheduler what the records
-        have of these, and it has not.
+        """A request of this tenant and key is about to be checked against its limits per minute: restore the kept
+        bookings against these limits in the Scheduler.
         """
         if self.kept:
             windows = self.kept.take(self._known_tenants.scopes(tenant_id, key_id), now)
@@ -96,13 +96,13 @@ class PoolJournal:
                 self._scheduler.told(WindowsRestored(now, windows))
 
     def restored(self, kept: PoolCheckpoint, windows: KeptWindows, now: float) -> None:
-        """The pool goes on from this checkpoint, whose records stay."""
+        """The pool continues from this checkpoint, whose records stay."""
         self.kept = windows
         self._has.update(_tenants_of(kept.service))
         self._windows.update(dict.fromkeys(kept.windows, now))
 
     def clear(self) -> None:
-        """Nothing is to be written."""
+        """Mark all records as unchanged."""
         self._tenants.clear()
         self._keys.clear()
         self._requests.clear()
@@ -111,16 +111,16 @@ class PoolJournal:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all is written."""
+        """Whether no changed record is left to write."""
         return not self._tenants and not self._requests
 
     @property
     def is_full(self) -> bool:
-        """Whether much is to be written."""
+        """Whether many changed records are left to write."""
         return len(self._tenants) >= CHANGES_MAX or len(self._requests) >= REQUESTS_MAX
 
     def write(self, now: float, at: float, *, all_of_it: bool = False) -> Records:
-        """Records of what has changed, as much as one turn has time for. Their time is `at`."""
+        """The changed records, as many as one turn has time for (with `all_of_it`, all), as of the time `at`."""
         most = len(self._tenants) if all_of_it else WRITTEN_MAX
         ids = [tenant_id for tenant_id, _ in zip(self._tenants, range(most), strict=False)]
         for tenant_id in ids:
@@ -144,7 +144,7 @@ class PoolJournal:
         return records
 
     def cut(self) -> Records:
-        """The counters of tiers and groups, now that all else is written."""
+        """The record with the counters of tiers and groups. Call it when all other records are written."""
         service = self._scheduler.checkpoint(())
         self._is_divided = service.keys() != {SHARED_QUEUE}
         return levels_record(self._pool, service)

@@ -1,7 +1,7 @@
-"""PoolOrder: one pool at the leader. It tells the pool's Scheduler what the members say of their requests, and turns
-its decisions into what each member is to do.
+"""PoolOrder: one pool at the leader. It passes the members' reports on their requests to the pool's Scheduler, and
+turns the Scheduler's decisions into messages to each member.
 
-A request of every member, the leader's own process among them, is a request of this one Scheduler, under its wire id.
+The requests of all members, the leader's own process among them, are requests of this one Scheduler, by their wire ids.
 """
 
 from collections.abc import Callable, Mapping
@@ -72,7 +72,7 @@ class PoolOrder:
     # -- facts of members ------------------------------------------------------------------------------------
 
     def take(self, sender: Sender, message: AnyMessage, came_at: float, now: float) -> None:
-        """Take in one fact of this pool, which came at `came_at`: its ages count from then (rule 24)."""
+        """Process one fact of this pool, which arrived at `came_at`: its ages count from then (rule 24)."""
         self._note(sender, message, now)
         tells = self._tells.get(type(message))
         if tells is None:
@@ -111,8 +111,8 @@ class PoolOrder:
         return self.known.pop(id_) is not None
 
     def gone(self, sender: Sender) -> bool:
-        """The member does not return: its clients have left. If it does return, what was charged is charged once.
-        Returns whether anything ran there: it may run on, so it is external load until a measurement says less.
+        """The member does not return: its clients have disconnected. If it does return, each request is charged once.
+        Returns whether any ran there: it may still run, so it is external load until a measurement says less.
         """
         sender.is_here = False
         self._arrivals.gone(sender)
@@ -122,7 +122,7 @@ class PoolOrder:
     # -- facts of the leader's own process -------------------------------------------------------------------
 
     def told(self, fact: Fact) -> None:
-        """Tell the Scheduler a fact of the pool, of loads with what the members hold there untold."""
+        """Pass a fact of the pool to the Scheduler; loads get the members' unreported tokens added."""
         if isinstance(fact, LoadChanged | Measured):
             fact = self.backends.told(fact)
         else:
@@ -130,7 +130,7 @@ class PoolOrder:
         self.scheduler.told(fact)
 
     def restored(self, kept: PoolCheckpoint | None, since: float, share: ReplicaShare, now: float) -> None:
-        """Go on from what another leader kept of this pool until `since`, with this part of limits; None: nothing."""
+        """Continue from another leader's checkpoint of the time `since` (None: from nothing), with part of limits."""
         if kept is None:
             return
         self.scheduler.told(Restored(now, kept.service))
@@ -142,11 +142,11 @@ class PoolOrder:
     # -- decisions -------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> list[tuple[Sender, AnyMessage]]:
-        """What is decided now, with the member that carries it out. Where `wakeup` is not later, more remains."""
+        """The decisions to carry out now, each with its member. If `wakeup` is not after `now`, more remain."""
         self._arrivals.meet(now)
         return self._decisions.decide(now)
 
     def wakeup(self) -> float:
-        """When to decide although nothing was told."""
+        """When to decide although no fact arrived."""
         at = self.scheduler.next_wakeup()
         return min(self._arrivals.wakeup(), inf if at is None else at)

@@ -1,6 +1,4 @@
-"""PoolRequests: what becomes of each request of one pool. What is known of it here, and what the Scheduler is told,
-change together.
-"""
+"""PoolRequests: the state changes of one pool's requests, in the leader's record and the Scheduler together."""
 
 from collections.abc import Mapping
 
@@ -40,7 +38,7 @@ class PoolRequests:
             self.park(id_, known, now)
 
     def used(self, sender: Sender, message: Used | Has, now: float) -> None:
-        """A dispatched request has used so much."""
+        """A dispatched request has used this much."""
         id_ = wire_id(sender.member, message.number)
         known = self.known.get(id_)
         if known is not None and known.backend_id is not None and message.usage is not None:
@@ -48,7 +46,7 @@ class PoolRequests:
             self._scheduler.tokens(id_, message.usage, now)  # its reservation grows (rule 12)
 
     def told(self, sender: Sender, message: Told, now: float) -> None:
-        """A dispatched request waits again, or runs on."""
+        """A dispatched request waits again, or runs on, as `message` says."""
         id_ = wire_id(sender.member, message.number)
         known = self.known.get(id_)
         if known is None or known.backend_id is None:
@@ -66,14 +64,14 @@ class PoolRequests:
             self.place_again(id_, known, now)
 
     def left_backend(self, known: OrderedRequest, fact: RunFact) -> None:
-        """A dispatched request waits again, by this fact."""
+        """A dispatched request has left its backend and waits again, as `fact` says."""
         known.asked = fact.waiting(known.asked, known.backend_id or "")
         known.told = fact.stopped_after or known.told
         known.backend_id, known.life = None, LIFE[known.life, Event.RETURNED]
         self._scheduler.told(fact)
 
     def kept(self, id_: str, known: OrderedRequest, now: float) -> None:
-        """Its member has not carried out the withdrawal: it runs on."""
+        """The member did not carry out the withdrawal: the request runs on."""
         known.life = LIFE[known.life, Event.KEPT]
         self._scheduler.told(Kept(now, id_))
 
@@ -87,7 +85,7 @@ class PoolRequests:
             self._scheduler.told(Parked(now, id_))
 
     def resume(self, id_: str, known: OrderedRequest, now: float) -> None:
-        """It waits in the order again, if it was parked."""
+        """Let the request wait in the order again, if it was parked."""
         if known.life is Life.PARKED:
             known.life = LIFE[known.life, Event.READMITTED]
             self._journal.tenant(known.asked.tenant_id)
@@ -100,7 +98,7 @@ class PoolRequests:
             self.resume(id_, known, now)
 
     def give_up(self, id_: str, known: OrderedRequest, now: float) -> Usage:
-        """End a request whose client has gone with its member; return what stays charged."""
+        """End a request whose client has gone with its member; return the usage that stays charged."""
         self._journal.request(id_, known.asked)
         self.known.pop(id_)
         if known.backend_id is None:
@@ -110,10 +108,10 @@ class PoolRequests:
         return known.told
 
     def given_up(self, id_: str, known: OrderedRequest, now: float) -> None:
-        """Its client has gone with its member; if that comes back, what was charged is charged once."""
+        """End a request whose client has gone with its member, and keep its charge in case the member returns."""
         self.keep_charged({id_: self.give_up(id_, known, now)})
 
     def keep_charged(self, usages: Mapping[str, Usage]) -> None:
-        """So much was charged for these requests, which are not known now."""
+        """Keep the charged usage of these requests, which are not known now."""
         for forgotten in self.charges.keep(usages):
             self._journal.charged(forgotten)

@@ -1,4 +1,4 @@
-"""PoolTenants: the tenants that any member has used one pool for, as the pool's Scheduler was told of them."""
+"""PoolTenants: the tenants for which any member has used one pool, as the pool's Scheduler knows them."""
 
 from collections.abc import Callable, Collection
 
@@ -10,8 +10,8 @@ from policies.types import RateLimits, Tenant
 
 
 class PoolTenants:
-    """The tenants that one pool's Scheduler knows. The Scheduler is told of a tenant at the tenant's first request, and
-    whenever its settings have changed. Mutable.
+    """The tenants that one pool's Scheduler knows. The Scheduler gets a tenant's settings at the tenant's first
+    request, and whenever they have changed. Mutable.
     """
 
     def __init__(self, scheduler: SharedSchedulerProtocol, tenant_of: Callable[[str], Tenant | None]) -> None:
@@ -21,7 +21,7 @@ class PoolTenants:
         self._tenants: dict[str, Tenant] = {}
 
     def learn(self, tenant_id: str, now: float) -> bool:
-        """Look the tenant up and tell what differs; return whether the registry knows it."""
+        """Look the tenant up, and tell the Scheduler any change; return whether the registry knows the tenant."""
         tenant = self._tenant_of(tenant_id)
         if tenant is None:
             self.forget(tenant_id, now)
@@ -33,12 +33,12 @@ class PoolTenants:
         return True
 
     def changed(self, tenant_id: str, now: float) -> None:
-        """The registry has changed this tenant; its queued requests follow."""
+        """The registry has changed this tenant; apply the change, also to its queued requests."""
         if tenant_id in self._tenants:
             self.learn(tenant_id, now)
 
     def forget(self, tenant_id: str, now: float) -> None:
-        """Forget a tenant: its queued requests are rejected, what runs goes on."""
+        """Forget a tenant: its queued requests are rejected, its running requests continue."""
         if self._tenants.pop(tenant_id, None) is not None:
             self._scheduler.told(TenantsChanged(now, removed=(tenant_id,)))
 
@@ -54,12 +54,12 @@ class PoolTenants:
         return self._tenants.values()
 
     def rate_limits(self, of: LimitsOf, now: float) -> RateLimits:
-        """The limits per minute of a tenant and key; without any for a tenant that this pool has not seen."""
+        """The limits per minute of a tenant and key; empty for a tenant that has not used this pool."""
         tenant_id, key_id = of
         return self._scheduler.rate_limits(tenant_id, now, key_id) if tenant_id in self._tenants else RateLimits()
 
     def told_limits(self, of: LimitsOf, now: float) -> RateLimits | None:
-        """The same, None for a tenant that has no limits per minute, and no group or key that may have some."""
+        """The limits per minute of a tenant and key; None if the tenant, its group and the key have no such limits."""
         tenant = self._tenants.get(of.tenant_id)
         if tenant is None or not tenant.may_meet_rate_limit(of.key_id):
             return None

@@ -1,5 +1,5 @@
-"""Sight: whether the leader's own polls reach any backend. One that reaches none is blind, and another member that is
-served shall lead (rule 27).
+"""Sight: whether the leader's own polls reach any backend. A leader that reaches none is blind: another member that
+gets answers should lead (rule 27).
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class Sight:
         self._blind_since: float | None = None
 
     def polled(self, pool: str, loads: Iterable[BackendLoad], now: float, *, all_of_it: bool = False) -> None:
-        """These backends of the pool were measured, or all."""
+        """Record measurements of these backends of the pool; with `all_of_it`, they are all its backends."""
         if all_of_it:
             self._reached[pool] = {}
         self._reached.setdefault(pool, {}).update((load.backend_id, load.available) for load in loads)
@@ -27,7 +27,7 @@ class Sight:
             self._blind_since = now
 
     def is_less_than(self, entry: AnyMessage, now: float) -> bool:
-        """Whether the member that says this is served by a backend, and this process has reached none for long."""
+        """Whether this message shows that a backend serves its member, while this process has reached none for long."""
         if self._blind_since is None or now - self._blind_since <= SILENCE_S_MAX:
             return False
         return isinstance(entry, Used) or (isinstance(entry, Finish) and entry.outcome is Outcome.COMPLETED)

@@ -1,10 +1,10 @@
-"""The model's name in answers: what the client asked for stands in place of what the backend wrote.
+"""The model's name in answers: the name that the client asked for replaces the name that the backend wrote.
 
-The name is found by byte search (backends/meters/long.py) and replaced where it stands; all other bytes stay as they
-are. Nothing here is used for a call that asked for a model by its own name.
+The name is found by byte search (backends/meters/long.py) and replaced in place; all other bytes stay unchanged. A call
+that asked for a model by its own name uses none of this module.
 
-Every chunk of a completion begins with the same bytes, up to the end of that name. After the first chunk they are
-compared, and nothing is searched.
+Every chunk of a completion begins with the same bytes, up to the end of the name. After the first chunk these bytes are
+only compared, without a search.
 """
 
 from collections.abc import Mapping
@@ -28,19 +28,19 @@ _INSIDE: Final[Mapping[AnswerKind, str]] = {AnswerKind.RESPONSES: "response", An
 
 
 async def renamed(exchange: HttpExchange, body: bytes | bytearray, asked: str) -> bytes | bytearray:
-    """The body of an answer that was not streamed, with this name of its model where it is JSON."""
+    """The body of an answer that was not streamed; if it is JSON, with the model name `asked`."""
     if "json" not in exchange.headers.get("content-type", ""):
         return body
     return await rename_whole(body, asked)
 
 
 def renaming(meter: StreamMeter, asked: str, answer: AnswerKind) -> StreamMeter:
-    """The meter, whose client sees this name of the model."""
+    """A meter like `meter` whose client sees the model name `asked`."""
     return RenamingMeter(meter, EventRenamer(asked, answer))
 
 
 async def rename_whole(body: bytes | bytearray, asked: str) -> bytes | bytearray:
-    """An answer that was not streamed, as JSON, with this name of its model; as it is where it names none."""
+    """A JSON answer that was not streamed, with the model name `asked`; unchanged where it names no model."""
     if body.find(_MODEL) < 0:
         return body
     steps = member_at(body, "model")

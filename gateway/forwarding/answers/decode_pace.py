@@ -1,9 +1,9 @@
-"""DecodePace: estimates how many tokens a backend has decoded of an answer that the gateway has not seen.
+"""DecodePace: an estimate of the tokens that a backend has decoded of an answer that has not arrived yet.
 
 An answer that is not streamed arrives whole or not at all. When its client disconnects, the gateway aborts the
-backend's work, but charges the tenant for what was decoded by then. A backend that counts its steps has counted it
-(backends/step_counts.py). For any other, the estimate is the time since the expected first token over the time per
-token. Both times are averages over the completed answers of this backend, so they follow its load.
+backend's work, but charges the tenant for the tokens decoded by then. If the backend counts its steps, these give the
+tokens (backends/step_counts.py). For any other backend, the estimate is the time since the expected first token over
+the time per token. Both times are averages over the completed answers of this backend, so they follow its load.
 """
 
 from collections.abc import Callable

@@ -14,12 +14,12 @@ from gateway.intake.long_bodies import in_turns
 
 
 def is_long(body: bytes | bytearray) -> bool:
-    """Whether an answer is searched and not parsed: from LONG_BYTES."""
+    """Whether the answer is long enough (LONG_BYTES) to be searched instead of parsed."""
     return len(body) >= long.LONG_BYTES
 
 
 async def read_answer(body: bytes | bytearray, members: Iterable[str], *, search: bool = False) -> dict[str, Any]:
-    """The parsed answer; of a long one, or with `search`, only these members. Empty where it is no JSON object."""
+    """The parsed answer; if it is long, or with `search`, only the named members. Empty if it is no JSON object."""
     if not search and len(body) < long.LONG_BYTES:
         return json_object(body) or {}
     found = {name: await in_turns(long.member(body, name)) for name in members}

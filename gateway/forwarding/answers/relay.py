@@ -5,11 +5,11 @@ the meter to the client's transport in the same callback, without a task switch.
 client's transport is over its high-water mark, reading from the backend pauses until it has drained, so
 a stream holds at most that mark and one read.
 
-A stream that the backend does not finish ends with its API's error event and the proper end of the message,
-never as if it were whole. One that another backend may continue stays open instead.
+A stream that the backend does not finish ends with its API's error event and the proper end of the message, never as if
+it were complete. A stream that another backend may continue stays open instead.
 
-The disconnect of a client is the cancellation of the handler or a closing transport; either aborts the exchange. So
-does the cut of a client that reads nothing (gateway/http/connection.py).
+The disconnect of a client is the cancellation of the handler or a closing transport; either aborts the exchange. A
+client that reads nothing is disconnected, with the same effect (gateway/http/connection.py).
 
 The end of a message is written after the call is settled and its slot released, so a client that is slow to read
 the last bytes holds no slot.
@@ -55,7 +55,7 @@ class CallCancelled(UpstreamError):  # noqa: N818 - a decision, not an error
 class RelayResult:
     """The result of relaying one answer: what the handler returns, and how the exchange ended.
 
-    `failure` says for the log what the backend did wrong, or that it `rejected` the call; `slowed` that the backend had
+    `failure` is the backend's error, for the log; `rejected`: the backend rejected the call; `slowed`: the backend had
     to wait for the client. A stream that was `interrupted` is still open. A handler that a disconnect cancels gets no
     result.
     """
@@ -76,8 +76,8 @@ class Resumes(NamedTuple):
 
 
 class StreamReports(NamedTuple):
-    """The receivers of reports about one stream while it is relayed. `on_usage` is told the usage so far, and
-    `timeliness` when tokens pass. `on_unread` is called when the client disconnects while reading from the backend is
+    """The receivers of reports about one stream while it is relayed. `on_usage` gets the usage so far, and `timeliness`
+    the times at which tokens pass. `on_unread` is called when the client disconnects while reading from the backend is
     paused. Its argument is the length of that pause in seconds, in which the backend worked on.
     """
 
@@ -87,8 +87,8 @@ class StreamReports(NamedTuple):
 
 
 def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a backend's response that the client gets: no hop-by-hop, cookie, server, date or length, and none
-    that its Connection names.
+    """The headers of a backend's response that the client gets: no hop-by-hop, cookie, server, date or length headers,
+    and none that its Connection header names.
     """
     passed = {}
     for name in headers:
@@ -103,8 +103,8 @@ def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
 async def read_whole(
     exchange: HttpExchange, bytes_max: int, unread: UnreadBytes, tenant_id: str
 ) -> tuple[bytes | bytearray, UnreadAnswer | None]:
-    """The body of a response that is not streamed, and its account where it did not arrive in one read. Raises
-    UpstreamError where it is, or seems, incomplete.
+    """The body of a response that is not streamed, and its account in `unread` if it did not arrive in one read. Raises
+    UpstreamError if the body is, or seems, incomplete.
 
     Reading pauses while the tenant is over its limit in `unread`.
     """

@@ -1,10 +1,10 @@
 """Settlement: reports the usage of a call to its lease, its trace and, once, to the estimator of prompt tokens.
 
-Reported usage is charged as it stands, up to what the call can use by what it asks for. Where a server reports none,
-all text of the answer is counted: by the configured encoding where there is one, else by the tokens per byte of this
-tenant's prompts. After a client's disconnect, the call is charged what its backend has done by then: what was reported;
-else, for the prompt, the model of the backend's steps; for the answer, the steps that the backend counted, else the
-clock. All usage that is not reported is marked as estimated.
+Reported usage is charged as it stands, up to the most that the call's parameters allow. Where a server reports none,
+all text of the answer is counted: by the configured encoding if there is one, else by the tokens per byte of this
+tenant's prompts. After a client's disconnect, the call is charged for its backend's work so far: by the reported usage;
+else the prompt by the step-time model, and the answer by the steps that the backend counted, or else by the time. All
+usage that is not reported is marked as estimated.
 """
 
 import time
@@ -59,7 +59,7 @@ class Settlement:
         self._unread_s = 0.0
 
     def tokens(self, reported: Usage) -> float:
-        """Charge this cumulative usage. Returns at how many output tokens it has to be called again."""
+        """Charge this cumulative usage. Returns the number of output tokens at which to call this method again."""
         tell_at = self._report(reported if reported.prompt_tokens else self._true(reported))
         if not self._learnt and reported.prompt_tokens:
             self._learnt = True
@@ -72,7 +72,7 @@ class Settlement:
         self._meter = meter
 
     def passed(self) -> Usage | None:
-        """The usage of the stream so far; None: nothing is known of it."""
+        """The usage of the stream so far; None: nothing is known about it."""
         usage = None if self._meter is None else self._meter.usage
         return None if usage is None else self._believed(self._true(usage))
 
@@ -110,7 +110,7 @@ class Settlement:
             self._pace.whole(tokens=usage.output_tokens / self._call.parsed.choices, duration_s=self._elapsed_s())
 
     async def streamed(self, usage: Usage | None, text: str | None) -> None:
-        """Settle a stream at its end. `text` is what the server left uncounted, None where it counted everything."""
+        """Settle a stream at its end. `text` is its text that the server did not count; None: it counted all."""
         if usage is None:
             self._trace.estimated = True
             self._report(self._estimated(0))
@@ -140,7 +140,7 @@ class Settlement:
         self._produced(prompt, self._pace.tokens_after(self._elapsed_s(), since_s) if is_decoded else 0.0)
 
     def disconnected_stream(self, meter: StreamMeter | None, since_s: float = 0.0) -> None:
-        """Settle a stream after a disconnect `since_s` ago. `meter` has counted what passed; None: it had not begun."""
+        """Settle a stream after a disconnect `since_s` ago. `meter` has counted it so far; None: it had not begun."""
         usage = None if meter is None else meter.usage
         if meter is None or usage is None:  # before its first token
             self._produced(self._lease.prefilled(), 0.0)

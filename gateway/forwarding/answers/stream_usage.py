@@ -1,6 +1,6 @@
-"""Usage reports in streams: which ones the gateway asks a backend for, and which ones it passes on to the client.
+"""Usage reports in streams: those that the gateway asks a backend for, and those that it passes on to the client.
 
-It asks for all that this kind of backend can report, and passes on what the client asked for itself.
+The gateway asks for all usage that this kind of backend can report, and passes on the usage that the client asked for.
 """
 
 from typing import NamedTuple

@@ -3,7 +3,7 @@
 The gateway reads a whole answer as fast as its backend sends it, and holds it until its client has read it. Each tenant
 has a limit of such bytes. Over the limit the gateway pauses reading the tenant's further answers until its clients have
 read earlier ones, so a tenant that reads slowly slows only itself. But a paused answer holds a slot of its backend. So
-over the limit, a client that reads nothing for PRESSED_STALL_S is cut, long before the limit for connections
+over the limit, a client that reads nothing for PRESSED_STALL_S is disconnected, long before the limit for connections
 (gateway/http/connection.py). The oldest arriving answer is not paused while no complete answer waits: one answer can
 always finish, and a tenant holds at most its limit and one answer more.
 

@@ -1,1 +1,1 @@
-"""What was: rings of the last hour and the last day, by pool, tier, group, tenant and backend."""
+"""History: rings of the last hour and the last day, by pool, tier, group, tenant and backend."""

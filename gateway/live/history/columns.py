@@ -1,7 +1,7 @@
-"""Columns of a ring's rows: one byte a value, on a scale of four steps an octave.
+"""Columns of a ring's rows: one byte per value, on a scale of four steps per octave.
 
-A value that is read back is wrong by at most 9 %, as quantiles of latencies are (recent_counts.py); 0 is exact. So what
-is steady takes few different bytes, and a day by minutes compresses to a quarter.
+A value that is read back is wrong by at most 9 %, as quantiles of latencies are (recent_counts.py); 0 is exact. So a
+steady value takes few different bytes, and a day by minutes compresses to a quarter.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ def _usual(values: Sequence[float], _weights: Sequence[float]) -> float:
 
 class RingColumn(NamedTuple):
     """A column of the history's rows: how its values are stored and merged. `least`: the smallest value that differs
-    from 0; `merge` makes one value of what two processes have of one time; `span` makes one of the parts of a longer
-    time and their weights.
+    from 0; `merge` makes one value from the values of two processes for the same time; `span` makes one value from the
+    values of the parts of a longer time and their weights.
     """
 
     name: str
@@ -84,15 +84,15 @@ _SCALES: Final = {
 
 
 def coded(columns: Sequence[RingColumn], values: Sequence[float]) -> bytes:
-    """A row."""
+    """Encode one row."""
     return bytes([column.code(value) for column, value in zip(columns, values, strict=True)])
 
 
 def merged(columns: Sequence[RingColumn], one: Sequence[Values], other: Sequence[Values]) -> list[Values]:
-    """Each column's values of two processes, at the same times."""
+    """Merge the values of two processes for the same times, column by column."""
     return [list(map(column.merge, *both)) for column, *both in zip(columns, one, other, strict=True)]
 
 
 def spanned(columns: Sequence[RingColumn], parts: Sequence[Values], weights: Sequence[float]) -> Values:
-    """One row of the time that these values of each column are of."""
+    """One row for a longer time, from each column's values in its parts."""
     return [column.span(values, weights) for column, values in zip(columns, parts, strict=True)]

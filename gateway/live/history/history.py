@@ -1,8 +1,8 @@
-"""HistoryReader: what all processes of an order have recorded, put together.
+"""HistoryReader: the merged records of all processes of an order.
 
-Each process answers for its own rings. Amounts of one time add up, and of all else the greatest holds: only the leader
-knows shares. So after a change of the leader all is there that processes which
-still run have recorded. What a process recorded that has ended is lost.
+Each process answers from its own rings. Amounts of the same time add up; of other values the greatest counts, because
+only the leader knows shares. So after a change of the leader, the records of all running processes are still there. The
+records of a process that has ended are lost.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _ANSWER: Final = msgspec.msgpack.Decoder(_RecordedPart)
 
 
 class HistoryReader:
-    """A reader of the gateway's history, which asks all processes for what they have recorded."""
+    """A reader of the gateway's history, which asks all processes for their records."""
 
     def __init__(self, recorder: HistoryRecorder, others: Others) -> None:
         self.recorder = recorder
@@ -62,7 +62,7 @@ class HistoryReader:
         others.services[SERVICE] = self._tell
 
     async def range(self, kind: str, name: str, span: str, now: float) -> History:
-        """What was of one, in a range that ends `now`, in seconds since 1970; its events are those of processes."""
+        """The history of one pool, tier, group, tenant or backend over a span until `now` (seconds since 1970)."""
         step_s, count = STEPS_OF[span]
         last = int(now / step_s) - 1
         first = last - count + 1
@@ -88,7 +88,7 @@ class HistoryReader:
         )
 
     async def minute(self, at: float) -> HistoryMinute:
-        """What was of all in the minute of this time, in seconds since 1970."""
+        """The values of everything in the minute that contains the time `at`, in seconds since 1970."""
         minute = int(at / MINUTE_S)
         answers, missing = await self._ask(_HistoryQuery(None, "", MINUTE_S, minute, minute))
         found: dict[tuple[str, str, str], list[Values]] = {}

@@ -1,12 +1,12 @@
-"""HistoryRecorder: writes what this process knows into its rings, every 10 s.
+"""HistoryRecorder: writes the values that this process knows into its rings, every 10 s.
 
-What the Scheduler knows (tokens and service as they are given, what waits, backends) comes with the looks of the
-metrics, in the process that leads. What is known where a call ends (TTFT, refusals, cost, how long it had waited) each
-process notes of its own clients' calls. So each process has rings of its own: a new leader begins with its own, and
-what its predecessor noted stays with that one, as long as it runs (history.py asks all).
+The Scheduler's values (tokens and service so far, waiting requests, backends) come with the samples of the metrics, in
+the leading process. Values that are known when a call ends (TTFT, refusals, cost, its wait) are recorded by each
+process for its own clients' calls. So each process has rings of its own: a new leader begins with its own rings, and
+the records of the old leader stay in its process, as long as that runs (history.py asks all).
 
-A row of a minute is made of the rows of its six tenths. A tenant takes no room while it does nothing. Of tenants beyond
-NAMES_MAX nothing is kept but their part in the sums.
+A row of a minute is made of the rows of its six tenths. An idle tenant takes no room. Tenants beyond NAMES_MAX count
+only in the sums.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Rings:
         }
 
     def minute(self, minute: int, weights: list[float]) -> Iterator[tuple[str, bytes]]:
-        """The rows of a minute, of those of its tenths, where `weights` are the pool's tokens in each."""
+        """The rows of a minute, made from the rows of its tenths; `weights` are the pool's tokens in each tenth."""
         first = minute * PARTS
         for name, codes in self.by_step[STEP_S].rows(first, first + PARTS - 1):
             parts = [column.values(each) for column, each in zip(self.columns, codes, strict=True)]
@@ -206,8 +206,8 @@ class _TotalsReading:
 
 
 class HistoryRecorder:
-    """The recorder of one process's history, which writes it into rings every 10 s. Made on the loop; a LookWatch of
-    the metrics, and an observer of calls.
+    """The recorder of one process's history, which writes it into rings every 10 s. Made on the loop. It is a LookWatch
+    of the metrics, and an observer of calls.
     """
 
     def __init__(
@@ -219,8 +219,8 @@ class HistoryRecorder:
         leader: Callable[[], str | None],
         clock: Callable[[], float],
     ) -> None:
-        """`pool_of` returns the pool of a model, `pace_of` the measured time of a backend's step; `leader` is the name
-        of the process that leads; `clock` is in seconds since 1970.
+        """`pool_of` returns the pool of a model, `pace_of` the measured seconds of a backend's step; `leader` is the
+        name of the process that leads; `clock` is in seconds since 1970.
         """
         self._pool_of = pool_of
         self._find_tenant = find_tenant
@@ -253,7 +253,7 @@ class HistoryRecorder:
     # -- LookWatch -------------------------------------------------------------------------------------------
 
     def look(self, pool: str, snapshot: Snapshot) -> _TotalsReading | None:
-        """Backends count at every look; tenants at the first look after the end of a slot."""
+        """Record a sample of a pool: backends count in every sample, tenants in the first one after a slot's end."""
         known = self._pool(pool)
         for backend_id, view in snapshot.backends.items():
             if (was := known.is_up.get(backend_id)) is not None and was != view.available:
@@ -266,12 +266,12 @@ class HistoryRecorder:
         return _TotalsReading(known, snapshot.now) if is_over or known.is_first else None
 
     def replaced(self) -> None:
-        """The Schedulers are other ones, which count from zero."""
+        """The Schedulers were replaced by new ones, which count from zero."""
         for name, pool in list(self._pools.items()):  # a reading that goes on is of the old ones
             self._pools[name] = _PoolSlot(pool.uses)
 
     async def looked(self) -> None:
-        """All pools were looked at: write the slot, if it is over, with turns of the event loop."""
+        """All pools were sampled: write the slot, if it is over, with turns of the event loop."""
         leader = self._leader_of()
         if leader != self._leader:
             if self._leader is not None and leader is not None:
@@ -364,7 +364,7 @@ class HistoryRecorder:
 
 
 def slices(rows: Iterable[T]) -> Iterator[list[T]]:
-    """Rows to be worked on between two turns of the event loop."""
+    """Split rows into lists; each list is processed between two turns of the event loop."""
     rest = iter(rows)
     while part := list(islice(rest, SLICE_ROWS)):
         yield part

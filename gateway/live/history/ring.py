@@ -1,9 +1,9 @@
-"""Ring: rows of one-byte values by name and by slot of time, of which the oldest leave.
+"""Ring: rows of one-byte values by name and by slot of time; the oldest slots are dropped.
 
-Slots are numbered by the clock: rings of several processes name the same slot for the same time. Rows of the present
-block of 60 slots stand side by side, one bytearray a slot. A block that is over is compressed, column by column, in
-chunks of names: `compress` does one chunk, which takes about a millisecond, so that the event loop is never kept for a
-whole block. A name that had nothing in a block takes no room in it.
+Slots are numbered by the clock, so that rings of several processes use the same number for the same time. Rows of the
+present block of 60 slots stand side by side, one bytearray a slot. A block that is over is compressed, column by
+column, in chunks of names: `compress` does one chunk, which takes about a millisecond, so that the event loop is never
+kept for a whole block. A name without rows in a block takes no room there.
 """
 
 import zlib
@@ -111,7 +111,7 @@ class Ring:
         self._blocks: deque[_RingBlock] = deque(maxlen=blocks + 1)
 
     def put(self, slot: int, rows: Iterable[tuple[str, bytes]]) -> None:
-        """Rows of this slot, of some names. Those of a slot of a block that is over are not kept."""
+        """Add rows of some names to this slot. Rows of a slot whose block is over are ignored."""
         block = self._block(slot)
         if block is not None:
             for name, row in rows:
@@ -119,7 +119,7 @@ class Ring:
                     block.put(slot % BLOCK_SLOTS, name, row)
 
     def recorded(self, slot: int) -> None:
-        """All rows of this slot were put: names without one had nothing."""
+        """Mark this slot as complete: names without a row had no values."""
         block = self._block(slot)
         if block is not None:
             block.recorded[slot % BLOCK_SLOTS] = 1
@@ -135,7 +135,7 @@ class Ring:
         return False
 
     def is_recorded(self, first: int, last: int) -> bytes:
-        """Of each slot from `first` to `last`, 1 where it was recorded."""
+        """For each slot from `first` to `last`, the byte 1 if it was recorded, else 0."""
         known = {block.number: block for block in self._blocks}
         return bytes(
             known[slot // BLOCK_SLOTS].recorded[slot % BLOCK_SLOTS] if slot // BLOCK_SLOTS in known else 0
@@ -143,7 +143,7 @@ class Ring:
         )
 
     def read(self, name: str, first: int, last: int) -> list[bytes] | None:
-        """Each column's codes, one a slot from `first` to `last`; None: it had nothing in any block of these."""
+        """Each column's codes, one per slot from `first` to `last`; None: the name has no row in these blocks."""
         is_known = False
         found = [bytearray(last - first + 1) for _ in range(self._width)]
         for block in self._blocks:
@@ -157,7 +157,7 @@ class Ring:
         return [bytes(each) for each in found] if is_known else None
 
     def rows(self, first: int, last: int) -> Iterator[tuple[str, list[bytes]]]:
-        """Each column's codes in these slots, which are of one block, of all names that had anything in them."""
+        """Each name with a row in these slots, which are in one block, and each column's codes in these slots."""
         low, high, width = first % BLOCK_SLOTS, last % BLOCK_SLOTS + 1, self._width
         for block in [each for each in self._blocks if each.number == first // BLOCK_SLOTS]:
             slots = block.slots[low:high]

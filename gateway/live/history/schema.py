@@ -1,4 +1,4 @@
-"""What the history answers: Structs, which the admin API shows as JSON and OpenAPI describes."""
+"""The answers of the history as Structs, which the admin API returns as JSON and OpenAPI describes."""
 
 from typing import Annotated, Any
 
@@ -30,10 +30,10 @@ class HistoryPool(Struct, kw_only=True):
     """The recorded values of a pool, tier, group, tenant or backend in one pool. `values` has, by name, one value for
     each step. Null: nothing was recorded. Of a pool, tier, group or tenant: `share` of what the pool served; `tokens`
     of prompts and answers; `wait_s`: the longest wait of a request; `ttft_s`: the TTFT within which nine of ten streams
-    began; `refused` calls; `cost`; `queued` (not of a tenant): requests that waited when the step ended, of a minute
-    the most. Of a backend: `available`, a part of the time; requests `in_flight` and `requests_limit`; `kv_tokens`
-    reserved and `kv_tokens_limit`; `step_s`, the time of a step. Each is right within 9 %, by minutes within twice
-    that.
+    began; `refused` calls; `cost`; `queued` (not of a tenant): requests that waited when the step ended (for a minute:
+    the most). Of a backend: `available`, a part of the time; requests `in_flight` and `requests_limit`; `kv_tokens`
+    reserved and `kv_tokens_limit`; `step_s`, the time of a step. Each value is right within 9 %, by minutes within 18
+    %.
     """
 
     values: dict[str, Series]

@@ -1,7 +1,7 @@
 """Audience: viewers that get the same bytes, of the whole live document or of one part of it.
 
 An event is written once for all viewers of an audience. A viewer that reads more slowly than events come is dropped: it
-may connect again, and gets the whole of its part.
+may connect again, and then gets its whole part.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Viewer:
         self._arrived = asyncio.Event()
 
     def put(self, event: Encoded) -> None:
-        """Send this next, or drop the viewer where too much waits."""
+        """Send this event next, or drop the viewer if too many bytes wait."""
         if len(self._waiting) >= BEHIND_MAX:
             self.drop()
             return
@@ -48,7 +48,7 @@ class Viewer:
         self._arrived.set()
 
     async def next(self) -> bytes | None:
-        """What is to be sent next, empty after ALLOWED_S without anything; None: nothing more."""
+        """The bytes to send next, empty after ALLOWED_S without an event; None: the stream has ended."""
         if not self._waiting and not self.is_dropped:
             self._arrived.clear()
             with suppress(TimeoutError):
@@ -59,7 +59,7 @@ class Viewer:
         return self._waiting.popleft() if self._waiting else b""
 
     def drop(self) -> None:
-        """End its connection at once, with what is on its way."""
+        """End the viewer's connection at once, without sending the waiting events."""
         self.is_dropped = True
         self._waiting.clear()
         self._arrived.set()
@@ -79,7 +79,7 @@ class Audience:
         self._sent_at = now
 
     async def turn(self, whole: LivePageDocument | None, now: float) -> None:
-        """Send what has changed; where nothing has for long, or there is no document, a comment."""
+        """Send the changes; after a long time without changes, or without a document, send a comment."""
         if whole is not None and await self._has_changed(whole):
             self._sent_at = now
         elif now - self._sent_at >= COMMENT_S:
@@ -87,7 +87,7 @@ class Audience:
             await self._put(COMMENT)
 
     async def greet(self, whole: LivePageDocument) -> None:
-        """Send all of the part to viewers that have none of it yet."""
+        """Send the whole part to viewers that have nothing of it yet."""
         new = [viewer for viewer in self.viewers if not viewer.has_state]
         if not new:
             return
@@ -100,7 +100,7 @@ class Audience:
             viewer.put(event)
 
     def forget(self) -> None:
-        """The next document is the first."""
+        """Treat the next document as the first."""
         self._document = None
 
     def drop(self) -> None:

@@ -1,8 +1,8 @@
 """Server-sent events of the live document: written once, and compressed once for all viewers that take gzip.
 
 The stream of a viewer that takes gzip is one gzip member that never ends. Each event is a run of deflate blocks that
-refers to nothing before it and ends at a byte (RFC 1951, 3.2.4), so the same bytes fit into every viewer's stream,
-whenever it began.
+refers to no earlier bytes and ends at a byte boundary (RFC 1951, 3.2.4), so the same bytes fit into every viewer's
+stream, whenever the stream began.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ class Encoded:
 
 
 async def encode(kind: str, number: int, document: Object, *, depth: int, deflates: bool) -> Encoded:
-    """An event of this kind and id, with turns of the event loop between the members that are `depth` levels deep."""
+    """Encode an event, with turns of the event loop between the members that are `depth` levels deep."""
     plain = b"event: %b\nid: %d\ndata: %b\n\n" % (kind.encode(), number, await sliced_json(document, depth))
     return await encoded(plain, deflates=deflates)
 
 
 async def sliced_json(document: Object, depth: int) -> bytes:
-    """As `to_json`, in slices: a thousand tenants in one piece keep the event loop for three milliseconds."""
+    """As `to_json`, in slices: in one piece, a thousand tenants would keep the event loop for three milliseconds."""
     if depth:
         return to_json(
             {
@@ -55,7 +55,7 @@ async def sliced_json(document: Object, depth: int) -> bytes:
 
 
 async def encoded(plain: bytes, *, deflates: bool) -> Encoded:
-    """These bytes, compressed where any viewer needs it."""
+    """An event of these bytes; `deflates`: also compressed, because a viewer takes gzip."""
     return Encoded(plain, await _deflate(plain) if deflates else b"")
 
 

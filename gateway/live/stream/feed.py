@@ -1,7 +1,7 @@
-"""LiveViewers: streams the live document to its viewers: all of it once, then once a second what has changed.
+"""LiveViewers: streams the live document to its viewers: the whole document once, then the changes once a second.
 
-A document is made for all viewers together, and nothing is made while there are none. Those that see the same part of
-it are one audience (audience.py), and get the same bytes.
+One document is made for all viewers together, and none while there is no viewer. Viewers of the same part of it are one
+audience (audience.py), and get the same bytes.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 
 class TooManyViewers(Exception):  # noqa: N818 - a decision, not an error
-    """An error: as many viewers are connected as there may be."""
+    """An error: the highest number of viewers is already connected."""
 
 
 class LiveViewers:
-    """The viewers of the live document at one process. Made on the loop; `stop` it."""
+    """The viewers of the live document at one process. Made on the loop; call `stop` at the end."""
 
     def __init__(self, document: Callable[[], Awaitable[LivePageDocument]], *, every_s: float = EVERY_S) -> None:
-        """`document` makes the present one; it raises StoreUnavailable where the leader does not answer."""
+        """`document` makes the present document; it raises StoreUnavailable where the leader does not answer."""
         self._make = document
         self._every_s = every_s
         self._audiences: dict[GroupPart | None, Audience] = {}
@@ -64,8 +64,8 @@ class LiveViewers:
         is_allowed: Callable[[], bool],
         part: GroupPart | None = None,
     ) -> "web.StreamResponse":
-        """Send events of this part, or of the whole, until the viewer leaves, is dropped, or `is_allowed` no more,
-        which is asked at every event. Raises TooManyViewers before anything is sent.
+        """Send events of this part, or of the whole document, until the viewer leaves, is dropped, or `is_allowed`
+        (asked at every event) is false. Raises TooManyViewers before any byte is sent.
         """
         from aiohttp import HttpVersion11, hdrs, web  # noqa: PLC0415 - only where there is an admin port
 

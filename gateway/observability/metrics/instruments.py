@@ -57,7 +57,7 @@ class SloFamilies(NamedTuple):
     refused: Family
 
     def rows(self, labels: Labels, attained: Attainment) -> Iterator[tuple[Family, Labels, int]]:
-        """Yield these counts as samples."""
+        """Yield the counts of `attained` as samples, with `labels`."""
         yield self.requests, labels, attained.requests
         yield self.kept, (*labels, "ttft"), attained.ttft_met
         yield self.kept, (*labels, "tpot"), attained.tpot_met

@@ -1,8 +1,8 @@
 """Metrics: the page /metrics in Prometheus' text format.
 
-Writing a thousand tenants' series takes a tenth of a second. It is done on the event loop in slices of a millisecond,
-with a turn of the loop between them. A thread would be worse: it holds the interpreter lock until the operating system
-wakes the loop, measured as 5 to 8 ms on a busy machine.
+Writing a thousand tenants' series takes a tenth of a second. The page is written on the event loop in slices of a
+millisecond, with a turn of the loop between them. A thread would be worse: it holds the interpreter lock until the
+operating system wakes the loop, measured as 5 to 8 ms on a busy machine.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ Row = TypeVar("Row")
 
 
 class Metrics:
-    """The metrics of one gateway, and their page. Make it on its loop, `start` it, `stop` it. `calls` counts calls at
-    their end.
+    """The metrics of one gateway, and their page. Made on its loop; call `start`, and `stop` at the end. `calls` counts
+    calls at their end.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class Metrics:
         tenants_max: int,
         watches: Sequence[LookWatch] = (),
     ) -> None:
-        """`led`: whether this process leads. `scheduling_of` returns the present scheduling of a pool; `lost` further
-        counters, which other parts hold. `watches` take in what is read from the schedulers.
+        """`led`: whether this process leads. `scheduling_of` returns the present scheduling of a pool; `lost` returns
+        further counters, which other parts hold. `watches` get the samples of the schedulers.
         """
         self._process = ProcessCollector(registry=None)
         self._histograms = Histograms()

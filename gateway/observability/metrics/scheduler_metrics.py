@@ -1,9 +1,9 @@
-"""SchedulerMetrics: metrics that are read from the schedulers: queues, backends, the service of each tenant, the
-service gap.
+"""SchedulerMetrics: metrics that are read from the schedulers: queues, backends, each tenant's service, the service
+gap.
 
-A look at a thousand tenants takes milliseconds, for which no call should wait, so it is taken in slices with a turn of
-the event loop between them. It is taken every second, or less often where it would use more than TIME_RATIO_MAX of the
-time. None of it is on the path of a call.
+A look (a sample of all pools) takes milliseconds for a thousand tenants, for which no call should wait. So it is taken
+in slices with a turn of the event loop between them, every second, or less often if looks would use more than
+TIME_RATIO_MAX of the time. No look is on the path of a call.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ Of = tuple[str, str]  # a pool and one of its tenants
 
 
 class TierGap(NamedTuple):
-    """The service gap of one tier, in service over weight, with its bound and Jain's index. The bound is the one that
-    the policy guarantees; None: none. The index is None where no tenant received service.
+    """The service gap of one tier, in service over weight, with its bound and Jain's index. The bound is what the
+    policy guarantees; None: it guarantees none. The index is None where no tenant received service.
     """
 
     gap: float
@@ -65,11 +65,11 @@ class LookWatch(Protocol):
     """An observer of all pools, which gets the results of the looks that are taken for the metrics."""
 
     def look(self, pool: str, snapshot: Snapshot) -> PoolWatch | None:
-        """A look at this pool begins; None: its tenants are not of interest."""
+        """A look at this pool begins. Returns an observer for its tenants, or None if they are not of interest."""
         ...
 
     async def looked(self) -> None:
-        """All pools were looked at: none, where the Schedulers run elsewhere."""
+        """The look at all pools is over. If the Schedulers run elsewhere, it had no pools."""
         ...
 
     def replaced(self) -> None:
@@ -101,8 +101,8 @@ class SchedulerMetrics:
         scheduling_of: Callable[[str], Scheduling],
         watches: Sequence[LookWatch] = (),
     ) -> None:
-        """`led`: whether the Schedulers of these dispatchers run in this process; elsewhere another one tells what they
-        know. `scheduling_of` returns the present scheduling of a pool. `watches` take in what the looks find.
+        """`led`: whether the Schedulers of these dispatchers run in this process; if not, another process reports their
+        metrics. `scheduling_of` returns the present scheduling of a pool. `watches` get the results of the looks.
         """
         self._watches = watches
         self._dispatchers, self._led = dispatchers, led

@@ -1,9 +1,9 @@
 """ServiceGap: the fairness of one pool, measured as the difference in service of tenants that wait side by side.
 
 A fair policy bounds the difference between two tenants that are both backlogged, over any interval (docs/fairness.md).
-Here an interval is from an earlier observation to now, for the tenants that have waited throughout. Reported are the
-largest difference of received service over weight, max |Wi/wi - Wj/wj|, and Jain's index, 1 where all received the
-same, 1/n where one received everything (Jain, Chiu, Hawe, DEC-TR-301, 1984).
+Here an interval is from an earlier observation to now, for the tenants that have waited throughout. Two figures are
+reported: the largest difference of received service over weight, max |Wi/wi - Wj/wj|, and Jain's index, which is 1 if
+all received the same, and 1/n if one of n received everything (Jain, Chiu, Hawe, DEC-TR-301, 1984).
 
 Whether a tenant waited throughout is known from the number of its waiting spell, not from samples: a queue that was
 empty for a moment begins a new spell, and its tenant gets a lift then.
@@ -64,7 +64,7 @@ class ServiceGap:
     ) -> Generator[None, None, None]:
         """Observe all tenants at `now`, in seconds, and put the evenness of each tier into `found`. That is the largest
         gap of all intervals, and Jain's index over the longest interval in which any tenant received service. Each step
-        takes time for all tenants once.
+        of the generator takes time in proportion to all tenants.
         """
         waiting = {tenant_id: each for tenant_id, each in tenants.items() if each.waiting_spell}
         for window_s, noted in self._windows.items():
@@ -132,8 +132,8 @@ class GapBound:
         """The bound on the gap between tenants of a tier whose least weight is `weight_min`.
 
         U, the price of all that may be in flight, comes from the size of the backends and not from the present load, so
-        the bound is constant. A capped tenant may be passed over for what it has in flight (G), and refunds are at most
-        what is in flight: each adds at most U once more.
+        the bound is constant. A capped tenant may be passed over because of its requests in flight (G), and refunds are
+        at most the price of all requests in flight: each of the two adds at most U once more.
         """
         if service_in_flight_max == inf:
             return inf

@@ -2,10 +2,10 @@
 
 There may be a hundred thousand tenants, and in open mode a client that sends random keys creates them at will. So at
 most `tenants_max` are shown. While there is room every tenant is shown. Then a hidden tenant that receives clearly more
-than the shown tenant that receives least replaces it, whose series are dropped, as are those of removed tenants.
+than the shown tenant that receives least replaces that tenant. The series of replaced and removed tenants are dropped.
 
-No step takes time in proportion to all tenants at once: they are seen one by one, and of the hidden ones only those
-that have just received service are compared.
+No step takes time in proportion to all tenants: tenants are seen one by one, and of the hidden tenants only those that
+have just received service are compared.
 """
 
 from collections.abc import Callable, Collection
@@ -68,12 +68,12 @@ class TenantSeries:
         return OTHER
 
     def used(self, tenant_id: str, amount: float) -> None:
-        """Note what a call of this tenant used, which ended in this process."""
+        """Record the usage of a call of this tenant that ended in this process."""
         self._used[tenant_id] = self._used.get(tenant_id, 0.0) + amount
 
     def saw(self, tenant_id: str, received: float | None = None) -> str:
         """Count the service that a tenant received since the last look, and return its label. None: another process
-        knows the service, so what its calls used here counts.
+        knows the service, so the usage of the tenant's calls in this process counts instead.
         """
         used = self._used.pop(tenant_id, 0.0)
         received = used if received is None else received
@@ -87,7 +87,7 @@ class TenantSeries:
         return label
 
     def looked(self, now: float) -> None:
-        """End a look: all tenants that exist were seen. `now` is in seconds."""
+        """End a look, in which all present tenants were seen. `now` is in seconds."""
         before, self._traffic, self._seen = self._traffic, self._seen, {}
         missing = self._shown - self._traffic.keys()
         # A tenant that was never seen may have arrived during this look: it is dropped if the next look misses it, too.

@@ -1,8 +1,8 @@
 """GenAI names: the names of OpenTelemetry's GenAI semantic conventions that spans and metrics use, as of one version.
 
-Their status is Development: they may be renamed. These are the names of version 1.44.0 of the semantic conventions,
-the last with all of them before semantic-conventions-genai took them over. For a newer version, only this file and
-docs/reference/metrics.md change. There is no name here for prompts, completions or keys, which are never recorded.
+The status of these names is Development: they may be renamed. They are from version 1.44.0 of the semantic conventions,
+the last version with all of them before they moved to semantic-conventions-genai. For a newer version, only this file
+and docs/reference/metrics.md change. There is no name here for prompts, completions or keys, which are never recorded.
 https://github.com/open-telemetry/semantic-conventions-genai
 """
 

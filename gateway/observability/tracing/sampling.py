@@ -1,10 +1,10 @@
-"""Sampling: decides when a call arrives whether it is traced; the decision is also sent to its backend.
+"""Sampling: the decision, at a call's arrival, of whether the call is traced. It is also sent to the call's backend.
 
 W3C Trace Context: a caller's `traceparent` is `00-<trace id>-<its span>-<flags>`, and bit 0 of the flags says that the
-trace is recorded. Samplers are those of OTEL_TRACES_SAMPLER. Parent-based ones follow the caller's decision. Without
-one, and for all other samplers, a ratio of the trace ids is sampled: those whose lower 64 bits are below a bound, as in
-OpenTelemetry's own sampler, so that every hop with the same ratio samples the same traces. A call that is not sampled
-costs one header look-up and, at the root of a trace, a random trace id and span id.
+trace is recorded. Samplers are those of OTEL_TRACES_SAMPLER. Parent-based samplers follow the caller's decision.
+Without such a decision, and for all other samplers, a ratio of the trace ids is sampled: the ids whose lower 64 bits
+are below a bound, as in OpenTelemetry's own sampler, so that every hop with the same ratio samples the same traces. A
+call that is not sampled costs one header look-up and, at the root of a trace, a random trace id and span id.
 https://www.w3.org/TR/trace-context/
 """
 

@@ -88,6 +88,6 @@ class CallSpans:
 
     @property
     def traceparent(self) -> str:
-        """The header for the backend: the latest dispatch is the parent of its span."""
+        """The header for the backend: the span of the latest dispatch is the parent of the backend's span."""
         span_id = self.sends[-1].span_id if self.sends else self.span_id
         return write_traceparent(self.decision.trace_id, span_id, is_sampled=True)

@@ -1,12 +1,12 @@
 """Checkpoint: writes the gateway's learnt state every CHECKPOINT_S and at shutdown, and reads it at start.
 
 A killed process loses the changes after its last checkpoint. The state of a pool or backend that does not exist yet is
-carried over until it does, or until it is too old.
+kept until the pool or backend exists, or the state is too old.
 
 All gateways that share a store write under the same names, and the newest write wins. So a gateway that is new, or has
-lost its disk, starts from another's checkpoint; one that restarts takes the newest, which may be another's: their
-counters differ by what each has served alone, their models describe the same backends. (Where one order is shared by
-all, any gateway's checkpoint of it is the same.)
+lost its disk, starts from another gateway's checkpoint. A restarted gateway takes the newest checkpoint, which may also
+be another's: their counters differ by the service of each gateway, and their models describe the same backends. (If all
+share one order, their checkpoints are the same.)
 """
 
 import asyncio
@@ -112,9 +112,7 @@ class Checkpoint:
             self._source.prompt_tokens.remember(self._ratios)
 
     async def stop(self) -> None:
-        """Write the last checkpoint, before the shutdown disconnects requests: their tenants are then not lifted
-        because of it.
-        """
+        """Write the last checkpoint, before the shutdown disconnects requests, so that it causes no lifts."""
         if self._writer.is_running:
             await self._writer.stop()
             await self.try_write()

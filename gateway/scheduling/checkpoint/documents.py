@@ -55,8 +55,8 @@ class BackendModel:
 
 @dataclass(frozen=True, slots=True)
 class LearntModels:
-    """The checkpoint of what was learnt: step-time models by backend, and the tokens per byte of recent tenants'
-    prompts, the latest last.
+    """The checkpoint of learnt models: step-time models by backend, and the tokens per byte of recent tenants' prompts,
+    the latest last.
     """
 
     backends: Mapping[str, BackendModel] = field(default_factory=dict)

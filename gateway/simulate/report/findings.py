@@ -41,8 +41,8 @@ class GroupFindings:
 class SessionFindings:
     """The findings of all sessions together. A turn waits from its arrival to its dispatch, a session takes from its
     first arrival to its last end. `held_turns` waited for room, `held_mean_s` in the mean; `yields` of the `pauses` are
-    those of sessions that had had their quantum. At most so many sessions were held and paused at once. `etas`: the
-    part of its KV pool that each engine's sessions could have at the end.
+    those of sessions that had had their quantum. `held_max` and `paused_max` are the most sessions that were held and
+    paused at once. `etas`: the part of its KV pool that each engine's sessions could have at the end.
     """
 
     sessions: int
@@ -126,6 +126,6 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The setting of a comparison: what all of its runs have in common, in words for the reader."""
+    """The setting of a comparison, which all of its runs have in common, in words for the reader."""
 
     facts: Mapping[str, str]

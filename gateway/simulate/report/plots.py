@@ -1,4 +1,4 @@
-"""Plots: four plots of a run as SVG, drawn by matplotlib, which is only needed here and may be missing.
+"""Plots: four plots of a run as SVG, drawn by matplotlib. Only this module needs matplotlib, which may be missing.
 
 Equal curves give equal bytes: no dates, ids from a fixed salt, text as text.
 """

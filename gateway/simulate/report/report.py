@@ -1,7 +1,7 @@
 """Report of a comparison: one self-contained HTML page, the plots beside it, and the figures as JSON.
 
-It is written into a folder of its own first and moved to its place when it is complete: a run that fails leaves the
-earlier report. Names come from the trace, and are escaped.
+The report is first written into a temporary folder, and moved to its place when it is complete: a run that fails leaves
+the earlier report. Names come from the trace, and are escaped.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""Series: the figures of a run of any length in bounded memory, as bins that widen and buckets of latencies that grow.
+"""Series: the figures of a run of any length in bounded memory, as bins of time that widen and buckets of latencies.
 
-A run's length is not known before it ends. So bins start narrow, and whenever time leaves the last of them two
-neighbours become one: a series never has more than `BINS_MAX` points and never fewer than half of them once it had that
-many. Latencies fall into buckets 2 % wide, so their quantiles have this accuracy.
+A run's length is not known before it ends. So bins start narrow. Whenever time passes the last bin, each two neighbours
+become one bin: a series never has more than `BINS_MAX` points, and never fewer than half of that number once it has
+reached it. Latencies fall into buckets 2 % wide, so their quantiles have this accuracy.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ class Timeline:
         self._series: list[Series] = []
 
     def series(self, fold: Fold = added) -> Series:
-        """A new series; `fold` makes one value of two that fall into one bin."""
+        """A new series; `fold` makes one value from two values in the same bin."""
         series = Series(fold)
         self._series.append(series)
         return series
@@ -67,7 +67,7 @@ class Timeline:
         return int(at_s / self.bin_s)
 
     def spread(self, series: Series, start_s: float, end_s: float, amount: float) -> None:
-        """Spread an amount evenly over a span."""
+        """Spread an amount evenly over the bins from `start_s` to `end_s`."""
         last = self.bin_at(end_s)
         first = self.bin_at(start_s)
         if first == last or end_s <= start_s:

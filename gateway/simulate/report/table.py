@@ -103,7 +103,7 @@ def group_rows(run: Findings) -> list[list[str]]:
 
 
 def session_rows(runs: Sequence[Findings]) -> list[list[str]]:
-    """The header, and one line per policy; empty where no call is of a session."""
+    """The header, and one line per policy; empty where no call belongs to a session."""
     found = [(run.policy, run.sessions) for run in runs if run.sessions is not None]
     lines = [[policy, *(column(sessions) for column in SESSION_COLUMNS.values())] for policy, sessions in found]
     return [["policy", *SESSION_COLUMNS], *lines] if lines else []
@@ -118,7 +118,7 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
 
 
 def as_json(setting: Setting, runs: Sequence[Findings]) -> dict[str, Any]:
-    """The setting and all findings but the curves."""
+    """The setting and all findings, except the curves."""
     policies = [
         {
             "policy": run.policy,

@@ -1,8 +1,8 @@
 """Tally: sums over requests, added up as each ends; no request is kept after that.
 
 Service is the tenant's view, as in the VTC paper: the price of prompt and output, spread from the first token to the
-last. In windows of a minute a tenant is owed its unserved demand, at most the distance to the best served (Sheng et
-al., OSDI 2024, section 5.1); `owed` is the mean of it, summed over tenants.
+last. In each window of a minute, a tenant is owed its unserved demand, but at most its distance to the best-served
+tenant (Sheng et al., OSDI 2024, section 5.1); `owed` is the mean over windows of the sum over tenants.
 """
 
 from collections import Counter, defaultdict
@@ -76,7 +76,7 @@ class Tally:
         return together
 
     def tpot_s(self) -> float | None:
-        """Seconds per output token after the first, in the mean over all tokens of served requests."""
+        """Seconds per output token after the first, as a mean over all tokens of served requests; None without any."""
         tokens = self._later_tokens.total()
         return sum(self._writing_s.values()) / tokens if tokens else None
 
@@ -85,7 +85,7 @@ class Tally:
         return {engine: self._writing_s[engine] / tokens for engine, tokens in self._later_tokens.items() if tokens}
 
     def owed(self) -> float:
-        """Service per second that tenants were owed, in the mean of the run's windows."""
+        """The service per second that tenants were owed, as a mean over the run's windows."""
         if not self.tenants:
             return 0.0
         bins = max(1, round(OWED_WINDOW_S / self._timeline.bin_s))

@@ -1,7 +1,7 @@
-"""Agents: sessions that are drawn from quantiles, as published of real agents; each turn sends all before it.
+"""Agents: sessions drawn from published quantiles of real agents; each turn sends all earlier turns.
 
-An agent is a closed loop. Its next turn comes a gap after the answer before, so a slow pool is asked less; after the
-last turn of a session it begins another.
+An agent is a closed loop. Its next turn comes a gap after the answer to the previous turn, so a slow pool gets fewer
+turns; after the last turn of a session it begins another session.
 """
 
 from collections.abc import Iterable, Iterator
@@ -71,8 +71,8 @@ def read_counts(texts: Iterable[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agents:
-    """The agents of one tenant in a generated trace. They have `sessions` at once, and each session is followed by
-    another when it ends. The tokens that a turn adds to a prompt are `added`, besides the answer before it.
+    """The agents of one tenant in a generated trace. They have `sessions` sessions at once; each session is followed by
+    another. `added` is the number of tokens that a turn adds to its prompt, besides the previous answer.
     """
 
     tenant_id: str
@@ -90,7 +90,7 @@ class Agents:
 
 class PlannedTurn(NamedTuple):
     """One planned turn of an agent in a generated trace. `session` is the number of the turn's session, from 0. `gap_s`
-    is the time since the agent's turn before, also where that was of another session.
+    is the time in seconds since the agent's previous turn, even if that was in another session.
     """
 
     session: int
@@ -102,7 +102,7 @@ class PlannedTurn(NamedTuple):
 
 
 def turns_of(agents: Agents, rng: Random) -> Iterator[PlannedTurn]:
-    """Yield the turns of one of these agents, without end. The gap of the very first is when it starts."""
+    """Yield the turns of one of these agents, without end. The gap of the very first turn is its start time."""
     gap_s = rng.uniform(0.0, agents.starts_within_s)
     for session in count():
         turns = max(1, round(drawn(agents.turns, rng)))
@@ -118,7 +118,7 @@ def turns_of(agents: Agents, rng: Random) -> Iterator[PlannedTurn]:
 
 
 def trace_lines(options: AgentOptions) -> Iterator[dict[str, Any]]:
-    """The lines of a trace in which each agent has so many sessions, one after another. Raises ValueError."""
+    """The lines of a trace in which each of these agents has some sessions, one after another. Raises ValueError."""
     texts = {name: getattr(options, name) for name in DRAWN}
     quantiles: dict[str, Any] = {name: read_quantiles(text) for name, text in texts.items() if text is not None}
     shared_tokens = SHARED_TOKENS if options.shared_tokens is None else options.shared_tokens

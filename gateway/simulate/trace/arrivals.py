@@ -49,8 +49,8 @@ class Replay:
     left_out: LeftOut = field(default_factory=LeftOut)
 
     def arrivals(self, calls: Iterable[tuple[str, TraceCall]]) -> Iterator[Arrival]:
-        """Yield the calls that can be simulated, from time 0, in their order. What waited for one that is left out
-        waits for what that waited for.
+        """Yield the calls that can be simulated, from time 0, in their order. If a call waited for a call that is left
+        out, it waits for the call that the latter waited for.
         """
         first_at_s: float | None = None
         absent: dict[int, tuple[int | None, float]] = {}
@@ -105,8 +105,7 @@ class Replay:
 class Blocks:
     """A converter of prompt prefixes, from blocks of a trace to blocks of an engine. A block of a trace stands for the
     nearest number of whole blocks of the engine. Where blocks are cut by bytes their tokens are an estimate that
-    differs from call to call. A block keeps the size it had when first seen, so that calls which share it share all of
-    it.
+    differs from call to call. A block keeps its first size, so that calls which share the block share all of it.
     """
 
     def __init__(self, block_tokens: int) -> None:
@@ -148,9 +147,7 @@ class SessionPrompts:
 
 
 class Demand:
-    """The demand of every tenant in a simulated run: the service that it asked for. Mutable: filled as arrivals
-    pass.
-    """
+    """The service that each tenant of a simulated run asked for. Mutable: it grows while arrivals are read."""
 
     def __init__(self) -> None:
         self._service: dict[str, float] = {}
@@ -165,7 +162,7 @@ class Demand:
             yield arrival
 
     def loudest_first(self) -> dict[str, float]:
-        """All tenants with the service that they asked for, the most first; ties by name."""
+        """All tenants with the service that they asked for, the largest demand first; ties by name."""
         return dict(sorted(self._service.items(), key=lambda asked: (-asked[1], asked[0])))
 
     def quietest(self) -> str:

@@ -1,8 +1,8 @@
 """Formats of traces, each with a function from the fields of one line to a call.
 
-A format is recognised by the names in a trace's first line: the header of a CSV file, the keys of a JSON line.
-Fields that a format does not know are no error; a tenant may be named by one (gateway/simulate/trace/tenancy.py).
-Every complaint is a ValueError that names the field; the reader adds file and line.
+A format is recognised by the names in a trace's first line: the header of a CSV file, the keys of a JSON line. Fields
+that a format does not know are no error; such a field may name the tenant (gateway/simulate/trace/tenancy.py). Every
+error is a ValueError that names the field; the reader adds file and line.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ class Format:
 
 
 def own_call(fields: Fields) -> TraceCall:
-    """Parse our own JSON lines, as the gateway writes them (gateway/observability/trace_log.py)."""
+    """Parse a JSON line of the gateway's own format (gateway/observability/trace_log.py)."""
     prefix = _prefix(fields, "prefix")
     output_tokens = _count(fields, "output_tokens", default=0)
     gap_s = None if fields.get("gap_s") is None else _number(fields, "gap_s", at_least=0.0)
@@ -166,12 +166,12 @@ def recognise_format(names: frozenset[str], formats: tuple[Format, ...]) -> Form
 
 
 def name_in(fields: Fields, field: str) -> str | None:
-    """The name in this field, None where it is missing."""
+    """The name in this field; None where the field is missing."""
     return None if fields.get(field) in (None, "") else name(fields, field)
 
 
 def name(fields: Fields, field: str) -> str:
-    """A name of at most 128 printable characters; numbers are names, too."""
+    """The name in this field, of at most 128 printable characters; numbers are names, too."""
     value = fields.get(field)
     if value is None or value == "":
         raise ValueError(f"{field} is missing")

@@ -1,6 +1,6 @@
 """Group rules: assign the tenants of a trace to groups, independently of the trace.
 
-    name[:SEPARATOR]       what stands in a tenant's name before the first separator ("/"), if it has one
+    name[:SEPARATOR]       the part of a tenant's name before the first separator ("/"), if it has one
 
 Without a rule, tenants have the groups of the configuration. A group that is not configured has weight 1.
 """

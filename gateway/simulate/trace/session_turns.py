@@ -1,6 +1,6 @@
-"""Session turns: links the lines of a trace that come a gap after the end of an earlier one.
+"""Session turns: links each line of a trace that comes a gap after the end of an earlier line to that line.
 
-Such a line stands behind the one that it waits for. It gets the time of the first line of its chain, so that the
+Such a line stands after the line that it waits for. It gets the time of the first line of its chain, so that the
 simulation has read it when it is due.
 """
 
@@ -19,7 +19,7 @@ class SessionTurns:
         self._count = 0
 
     def linked(self, tenant: str, call: TraceCall) -> TraceCall:
-        """The call with the number of the one that it waits for. Raises ValueError where no line is of that session."""
+        """The call with the number of the call that it waits for. Raises ValueError if its session has no line."""
         program_id = call.program_id
         if program_id is None or (not call.turn and call.gap_s is None):
             return call

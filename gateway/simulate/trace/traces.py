@@ -1,8 +1,8 @@
 """Trace: a trace file as a stream of calls, read line by line, so that a long one costs no memory.
 
-A file may be compressed by gzip, as rotated logs are. A line that cannot be read ends it with a TraceError that names
-file, line and reason. A gateway writes a call when it ends, so lines of our own format are brought into order of
-arrival by a window of `REORDER_LINES_MAX`; every other format has to be in order.
+A file may be compressed by gzip, as rotated logs are. A line that cannot be read ends the stream with a TraceError that
+names file, line and reason. A gateway writes a call when it ends, so lines of the gateway's own format are sorted by
+arrival within a window of `REORDER_LINES_MAX` lines; every other format has to be in order.
 """
 
 import csv

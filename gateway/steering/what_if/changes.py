@@ -1,7 +1,7 @@
-"""PlayedChanges: what a what-if changes beside the order and weights, and what becomes of its recording and settings.
+"""PlayedChanges: the changes of a what-if besides the order and weights, applied to the recording and the settings.
 
 Settings are changed by merge patches of their entries, as the admin API's PATCH does. A changed split of an alias moves
-recorded calls between the alias's models: under `sticky: call` as few as give the new weights, else those of the
+recorded calls between the alias's models: under `sticky: call` as few calls as give the new weights, else the calls of
 tenants or sessions that the rendezvous hash sends to another model (gateway/scheduling/split.py). A call that moves
 keeps its time, its tenant and its length.
 """
@@ -42,8 +42,8 @@ class SplitChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedChanges:
-    """The changes of settings that a what-if simulates. `engines`: so many more engines, or fewer (below 0). `patches`:
-    merge patches by kind and id. `splits`: by alias.
+    """The changes of settings that a what-if simulates. `engines` is the number of additional engines; below 0: of
+    removed ones. `patches`: merge patches by kind and id. `splits`: by alias.
     """
 
     engines: int = 0
@@ -51,7 +51,7 @@ class PlayedChanges:
     splits: Mapping[str, SplitChange] = field(default_factory=dict)
 
     def config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The changed configuration. A tenant with a group is in the group's tier and names none."""
+        """The changed configuration. A tenant with a group gets the group's tier."""
         found = dict(config) | {kind: dict(config[kind]) for kind in PLAYED}
         for kind, patches in self.patches.items():
             for name, patch in patches.items():
@@ -62,7 +62,7 @@ class PlayedChanges:
         return found
 
     def engine(self, engine: EngineSpec) -> EngineSpec:
-        """The changed number of engines, at least one: those that come or go are of the median pace."""
+        """The engines with the changed number, at least one. Engines of the median pace are added or removed."""
         number = min(ENGINES_MAX, max(1, engine.engines + self.engines))
         paces = sorted(engine.paces)
         while paces and len(paces) != number:

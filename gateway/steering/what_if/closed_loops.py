@@ -37,8 +37,8 @@ STEADY_MAX: Final = 0.75  # and over the variance of times since ends: both are 
 
 
 class Waited(NamedTuple):
-    """The finding that a recorded call was waiting for another call to end. `for_call` is the index of that call;
-    `think_s` is the time in seconds from its end to this call.
+    """The finding that a recorded call waited for another call to end. `for_call` is the index of the other call;
+    `think_s` is the time in seconds from the end of the other call to this call.
     """
 
     for_call: int
@@ -56,7 +56,7 @@ class _Item:
 
 
 def closed_loops(calls: Sequence[Mapping[str, Any]]) -> dict[int, Waited]:
-    """The calls that waited for another, by index. `calls` are lines of a recording."""
+    """The calls that waited for another call, by index in `calls`, which are the lines of a recording."""
     found: dict[int, Waited] = {}
     clients: defaultdict[tuple[str, str], list[_Item]] = defaultdict(list)
     sessions: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)

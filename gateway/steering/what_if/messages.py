@@ -1,6 +1,6 @@
-"""What-if messages: what the gateway tells the process that simulates a what-if, and what that process has found.
+"""What-if messages: the request from the gateway to the process that simulates a what-if, and that process's findings.
 
-They are a file of their own, so that a gateway loads no simulation. The admin API shows what was found as it is.
+This module loads no simulation, so that the gateway can import it. The admin API returns the findings unchanged.
 """
 
 from typing import Any, Final, Literal
@@ -87,8 +87,8 @@ class FoundTenant(FoundCalls, kw_only=True):
 class FoundSessions(msgspec.Struct, kw_only=True):
     """The figures of agents' sessions in a simulation. A turn waits from its arrival to its dispatch, a session takes
     from its first arrival to its last end. `held_turns` waited for room, `held_mean_s` in the mean; `yields` of the
-    `pauses` are those of sessions that had had their quantum. At most `held_max` were held and `paused_max` paused at
-    once. `etas`: the part of its KV pool that each engine's contexts could have at the end.
+    `pauses` are those of sessions that had had their quantum. At most `held_max` sessions were held and `paused_max`
+    paused at once. `etas`: the part of its KV pool that each engine's contexts could have at the end.
     """
 
     sessions: int
@@ -132,8 +132,8 @@ class Trust(msgspec.Struct, kw_only=True):
     """A judgement of whether a what-if can be trusted. It compares `replayed` with `happened`.
 
     They differ by this `factor` in the worst `figure`, tokens written per second or the median time to first token of
-    the `tenant`; times below 0.1 s count as alike. Above `factor_max` the simulation is no judge of what would have
-    been; nor is it with fewer than 20 calls of every tenant (`too_few_calls`).
+    the `tenant`; times below 0.1 s count as alike. Above `factor_max` the simulation cannot be trusted, nor with fewer
+    than 20 calls of every tenant (`too_few_calls`).
     """
 
     is_trusted: bool
@@ -144,7 +144,7 @@ class Trust(msgspec.Struct, kw_only=True):
 
 
 class WhatIfFound(msgspec.Struct, kw_only=True):
-    """The results of a simulation. `setting` says what was simulated; null: it has not ended."""
+    """The results of a simulation. `setting` describes the simulation; null: it has not ended."""
 
     setting: dict[str, str] = {}
     closed_loop_calls: int | None = None
@@ -158,12 +158,12 @@ class WhatIf(WhatIfFound, kw_only=True):
     """A what-if and its results.
 
     `happened` was measured. `replayed` is a simulation of the same calls with the present settings: its difference from
-    `happened` is the error of the simulation. `instead` is the simulation with the asked settings. `setting` says what
-    was simulated. `closed_loop_calls` came because an earlier call of their client had ended, and come in both
-    simulations as much later than its simulated end; all others come when they came. Without a limit every call is
-    served in the end, so that what a tenant gets in all is what its calls ask for: compare waits, and see the preview
-    for shares. `changes` are as they were asked for.
-    `stopped`: by a DELETE, or because it was not read for a minute.
+    `happened` is the error of the simulation. `instead` is the simulation with the asked settings. `setting` describes
+    the simulation. `closed_loop_calls` is the number of calls that came because an earlier call of their client had
+    ended; in both simulations they follow its simulated end after the same delay. All other calls come at their
+    recorded times. Without a limit every call is served in the end, so a tenant's total service is what its calls ask
+    for: compare waits, and see the preview for shares. `changes` are the changes of the request. `stopped`: the what-if
+    was ended by a DELETE, or because no client read it for a minute.
     """
 
     id: str

@@ -1,8 +1,7 @@
-"""RecordedCalls: the calls of the last hour, in memory, as `fairlead simulate` plays them. There is no text and no
-secret of a key.
+"""RecordedCalls: the calls of the last hour, in memory, as `fairlead simulate` replays them, without texts and secrets.
 
 A call is stored as in the trace log (gateway/observability/trace_log.py), with the id of its key. The prompt's prefix
-is a tuple of hashes that its request has in any case; their number is limited, because a long prompt has hundreds.
+is the tuple of hashes of its request; the number of hashes is limited, because a long prompt has hundreds.
 """
 
 import asyncio
@@ -51,7 +50,7 @@ BESIDE: Final = ("key", "ttft_s", "took_s", "is_running", "came_before", "alias"
 
 
 class RecordedCalls:
-    """The calls of the last hour that this process accepted, as a what-if plays them. Mutable; a CallObserver."""
+    """The calls of the last hour that this process accepted, as a what-if replays them. Mutable; a CallObserver."""
 
     def __init__(self) -> None:
         self._calls: deque[RecordedCall] = deque()
@@ -71,8 +70,8 @@ class RecordedCalls:
             self._hashes -= len(self._calls.popleft().record.prefix)
 
     async def lines(self, body: bytes) -> bytes:
-        """The JSON lines of the calls of the last seconds, whose number is the text of `body`; written in a thread.
-        What came before and had not ended is among them, and what runs: others waited with it.
+        """The calls of the last seconds as JSON lines, made in a thread; `body` is the number of seconds as text.
+        Earlier calls that had not ended by then, and running calls, are included, because other calls waited with them.
         """
         since_s = time.time() - float(body)
         calls = [each for each in self._calls if each.ended_at >= since_s]

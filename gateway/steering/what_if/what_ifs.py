@@ -1,5 +1,5 @@
-"""WhatIfs: the calls of the last hour, simulated under another policy or other settings, and compared with their real
-outcome.
+"""WhatIfs: the calls of the last hour, simulated under another policy or other settings, and compared with their
+measured outcome.
 
 A what-if runs in a process of its own (process.py), one at a time, over files in a folder that is removed afterwards.
 The results of the last KEPT_MAX are kept in memory. A what-if ends on request, and when no reader has asked for it for
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class NothingRecorded(Exception):  # noqa: N818 - an answer
-    """An error: no call of this pool was recorded in that time."""
+    """An error: no call of this pool was recorded in the requested time."""
 
 
 class OneIsRunning(Exception):  # noqa: N818 - an answer
@@ -72,7 +72,7 @@ class Asked:
 
 
 class WhatIfs:
-    """The what-ifs of one process: the one that runs, and the results of the last ones. Made on the loop; `stop` it."""
+    """The running what-if of one process, and the results of the last ones. Made on the loop; `stop` ends it."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class WhatIfs:
         config_of: Callable[[str], Callable[[], Mapping[str, Any]]],
     ) -> None:
         """`calls` returns the recorded calls of the last seconds as JSON lines; `pools` returns the pool of each model.
-        `engine_of` gives engines like a pool's backends. `config_of` gives the present configuration, as far as a
-        simulation reads it, as a function that may run in a thread.
+        `engine_of` gives engines that resemble a pool's backends. `config_of` gives the present configuration, as far
+        as a simulation reads it, as a function that may run in a thread.
         """
         self._calls = calls
         self._pools = pools
@@ -98,7 +98,7 @@ class WhatIfs:
         others.services |= {KNOWN: self._tell, END: self._end_own}
 
     async def find(self, id_: str) -> WhatIf | None:
-        """The what-if with this id, in whichever process it runs."""
+        """The what-if with this id, whichever process runs it; None: no process knows it."""
         if id_ in self._kept:
             return self._asked_for(id_)
         answers, _ = await self._others.ask_all(self._others.names(), KNOWN, id_.encode())
@@ -110,7 +110,7 @@ class WhatIfs:
         return b"" if known is None else msgspec.json.encode(known)
 
     async def end(self, id_: str) -> bool:
-        """End the what-if with this id, in whichever process it runs. Returns False where it does not run."""
+        """End the what-if with this id, whichever process runs it. Returns False where it does not run."""
         if id_ in self._kept:
             return self._end(id_, "it was stopped")
         answers, _ = await self._others.ask_all(self._others.names(), END, id_.encode())

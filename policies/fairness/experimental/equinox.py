@@ -30,7 +30,7 @@ MEMORY = 9.0  # (9 * average + newest) / 10
 
 
 class Score(NamedTuple):
-    """The two counters of a tenant in DualCounter, or what one request adds to them."""
+    """The two counters of a tenant in DualCounter, or the amounts that one request adds to them."""
 
     user: float = 0.0
     resource: float = 0.0
