@@ -172,7 +172,7 @@ class TenantQueue:
         return len(self.requests) + len(self.held) if self.held else len(self.requests)
 
     def all(self) -> list[Request]:
-        """All waiting requests: first those in the order, then those that are held."""
+        """All waiting requests: first those that are not held, oldest first, then the held ones."""
         return [*self.requests.values(), *self.held.values()]
 
     def newest(self) -> Request:

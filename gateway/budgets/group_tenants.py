@@ -21,7 +21,7 @@ class GroupTenants:
         self._hashes: defaultdict[Holder, int] = defaultdict(int)
 
     def move(self, tenant: str, group: str | None) -> tuple[Holder | None, Holder | None]:
-        """Set the tenant's group, or none. Returns the groups that the tenant left and joined; None: no such group."""
+        """Set or clear the tenant's group. Returns the group that it left and the group that it joined, or None."""
         self._deleted.pop(tenant, None)
         before = self.group_of.get(tenant)
         if before == group:

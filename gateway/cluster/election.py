@@ -132,7 +132,7 @@ class Candidate:
         return self._ask(Ask.RELEASE, epoch, now) if epoch else None
 
     def leave(self, now: float) -> StoreCall:
-        """The last call of a member that ends: it removes the member from the list."""
+        """The call by which a member that ends leaves the store's list of members."""
         return self._ask(Ask.RELEASE, 0, now)
 
     def _ask(self, ask: Ask, epoch: int, now: float) -> StoreCall:

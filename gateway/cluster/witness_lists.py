@@ -22,7 +22,7 @@ class WitnessLists:
         return [self.agreed.names, *([] if self._proposed is None else [self._proposed])]
 
     def propose(self, epoch: int) -> Witnesses:
-        """The list to agree on with a renewal. It stays until the store answers, which may have it already."""
+        """The witnesses that a renewal proposes. Until the store answers, each renewal proposes the same."""
         self._proposed = self.members if self._proposed is None else self._proposed
         return Witnesses(epoch, self._proposed)
 

@@ -39,8 +39,8 @@ class Seam(NamedTuple):
     """The place where the text of a continuation joins the earlier text.
 
     `before` is the end of the decoded text, in the asked length, or all of it. The first `skip` characters of the
-    continuation's text were decoded before. If the seam is inside a character, the continuation's first `cut_chars`
-    characters end with that character, and `cut_tokens` of its tokens were generated before.
+    continuation's text were decoded before. If the seam is inside a character, this is the last of the
+    continuation's first `cut_chars` characters, and `cut_tokens` of the character's tokens were generated before.
     """
 
     before: str = ""

@@ -81,7 +81,7 @@ class _Sized:
 
 
 class RequestAdmission:
-    """The admission of calls: it checks them and determines their size, in prompt tokens and most output tokens."""
+    """The admission of calls: it checks them and determines their prompt tokens and maximum output tokens."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class Reading:
             window.saw(views)
 
     def ended(self) -> None:
-        """All tenants were shown."""
+        """End the update of the windows: they have seen all tenants."""
         for window in self._windows:
             window.end()
         self._record.reading = None

@@ -114,9 +114,9 @@ class LivePageTier(LivePageMember, kw_only=True):
 
 class LivePageWorkingSet(Struct, kw_only=True):
     """The contexts of sessions that a backend keeps, in `tokens`. They may take `tokens_max` of its KV pool
-    (`pool_tokens`); `eta` is this limit as a part of the pool, as learnt. Null: the size of the pool is not known. In
+    (`pool_tokens`); `eta` is this limit as a part of the pool, as learnt. Null: not known. In
     about the last 10 s, the backend was busy for `busy_ratio` of the time, and spent `recomputed_ratio` of that on
-    computing contexts again. Turns begin to wait above 0.9 and 0.1, where that saves more than it costs.
+    computing contexts again. If these two exceed 0.9 and 0.1, turns wait where waiting saves more than it costs.
     """
 
     tokens: int

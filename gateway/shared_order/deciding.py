@@ -12,7 +12,7 @@ from policies.types import Request, Tenant
 
 class SharedDeciding(Deciding):
     """The driver of one pool's decisions in a shared order. It reports all requests of a tick to the leader together. A
-    watch gets the lift and the reason for the wait with the Dispatch of its request.
+    QueueWatch gets the lift and the reason for the wait with the Dispatch of its request.
     """
 
     tells_all = True

@@ -167,7 +167,7 @@ class Learnt:
 @dataclass(frozen=True, slots=True)
 class News:
     """The documents that arrived in a store after a cursor, deleted ones included. `cursor` is the position to continue
-    from. It counts arrivals at this copy, in any order, while a version counts changes.
+    from. It counts arrivals at this replica, whose order may differ from the order of the changes.
     """
 
     cursor: int

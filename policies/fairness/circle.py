@@ -20,7 +20,7 @@ LEFT_BITS = 2  # a new place leaves a quarter of the gap to its left
 
 
 class Spot(Place):
-    """A tenant's place in a circle."""
+    """A tenant's place in a Circle."""
 
     __slots__ = ("following", "mark", "previous")
 

@@ -17,7 +17,7 @@ _Entry = tuple[float, float, int, Request]  # rank, arrival, a number that break
 
 
 class Ranked:
-    """The waiting requests of each tenant in a heap: the smallest rank is best, ties by arrival."""
+    """One heap of waiting requests per tenant: the request of the smallest rank is best, ties by arrival."""
 
     def __init__(self, rank: Rank) -> None:
         """`rank` is called once each time a request is queued."""

@@ -26,8 +26,8 @@ from policies.types import Request, SessionsView, Tenant, TenantView, Usage
 class SessionRules(NamedTuple):
     """The rules by which sessions of agents are held. A turn that was held for `wait_s_max` seconds gets room whatever
     that costs others; None: half of the queue timeout. At most `sessions_max` sessions of a tenant are known. `eta`:
-    the part of a KV pool that sessions may have; None: it is learnt. A session yields after `quantum` times the prefill
-    of its context.
+    the part of a KV pool that sessions may have; None: it is learnt. A session yields when it has used the engine for
+    `quantum` times the prefill time of its context.
     """
 
     wait_s_max: float | None = None

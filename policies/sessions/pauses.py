@@ -6,10 +6,11 @@ computation of the context costs the time of its prefill: once for the session, 
 and, as far as the engine is busy, once for each held turn.
 
 It can pay to wait a little: most gaps are short, and a session that did not return after such a gap may have ended. So
-a session is paused only if no waiting pays: at each time until room grows by itself, the time that it is expected to
-have stayed away exceeds the expected cost of its return until then.
+a session is paused only if no waiting pays: for each time until room grows by itself, the expected absence of the
+session up to that time exceeds the expected cost of a return before it.
 
-A turn that has waited too long gets room at any cost. Then the sessions yield that have received most.
+A turn that has waited too long gets room at any cost. Then the sessions yield that received most engine time per token
+of context.
 """
 
 from collections.abc import Callable, Sequence

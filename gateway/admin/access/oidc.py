@@ -65,7 +65,7 @@ class Oidc:
 
     @property
     def labels(self) -> list[str]:
-        """The providers as the page names them, in the order of their numbers."""
+        """The labels of the providers on the sign-in page, in the order of the parameter `provider`."""
         return [each.client.label for each in self._providers]
 
     def caller(self, headers: Mapping[str, str]) -> Caller | None:

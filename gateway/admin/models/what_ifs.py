@@ -49,8 +49,8 @@ class ChangedAlias(Fields):
 
 class WhatIfChanges(Fields):
     """The changes that a what-if simulates. `engines`: the number of added engines of the median pace, or of removed
-    ones (below 0). The other fields are settings that differ, by id. An alias's recorded calls move to the pool of
-    another of its models, as large as they were.
+    ones (below 0). The other fields are settings that differ, by id. A changed split moves recorded calls of the
+    alias, with unchanged sizes, to the pool of another model.
     """
 
     engines: Annotated[int, Field(ge=-ENGINES_MAX, le=ENGINES_MAX), BeforeValidator(whole)] = 0

@@ -58,8 +58,8 @@ class WaitResource(Fields):
 class RequestResource(Fields):
     """One request; `id` is its x-request-id.
 
-    The prompt tokens are estimated until the backend reports them, which may change them; so may `output_tokens_max`,
-    if the model's context limits it. Only a queued request has `waits`; only an ended one has `outcome`, `status` and
+    The prompt tokens are estimated until the backend reports them. This report can also change `output_tokens_max`, if
+    the model's context limits it. Only a queued request has `waits`; only an ended one has `outcome`, `status` and
     `ended_at`. `outcome` is how it ended, or why it was rejected; `cost` is by the price list of its model, as exact
     decimal text. `key` is the id of its API key, empty without a key from the API; `trace_id` is the id of its trace,
     which its backend got; null if the client's own was passed on. `slack_s`: seconds until its next token is due; null

@@ -206,8 +206,8 @@ class _TotalsReading:
 
 
 class HistoryRecorder:
-    """The recorder of one process's history, which writes it into rings every 10 s. Made on the loop. It is a LookWatch
-    of the metrics, and an observer of calls.
+    """The recorder of one process's history, which writes it into rings every 10 s. Made on the loop. It gets the
+    samples of pools that the metrics take, and each call that ended.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ WINDOWS_S: Final = (2.0, 10.0, 60.0, 300.0)
 
 
 class TenantService(NamedTuple):
-    """The service of one tenant at one moment. `service` is its total so far; `waiting_spell` is 0 while it does not
-    wait.
+    """The service of one tenant at one moment. `service` is its total so far; `waiting_spell` numbers its present
+    wait; 0: it does not wait.
     """
 
     tier_id: str

@@ -49,7 +49,7 @@ _AS_THE_CALLER: Final = Decision(is_sampled=False)
 
 
 class Sampling:
-    """The sampler of one gateway."""
+    """The sampler of one gateway's traces."""
 
     def __init__(self, sampler: str, sample_ratio: float, rng: Random) -> None:
         """`sampler` is a name of SAMPLERS; `sample_ratio` is from 0 to 1."""

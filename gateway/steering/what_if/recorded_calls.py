@@ -25,8 +25,8 @@ HASHES_MAX: Final = 500_000  # of prefixes, about 20 MB
 
 class RecordedCall(NamedTuple):
     """One recorded call, its time to first token (None: it had none, or was not streamed), and its duration, in
-    seconds. One that `is_running` has taken so long until now, and its output is not known. `came_before`: what is
-    asked for begins after its arrival. `alias` is the name that it was called by, where that is an alias;
+    seconds. While it `is_running`, the duration is until now, and its output is unknown. `came_before`: it arrived
+    before the period that is asked for. `alias` is the name that it was called by, where that is an alias;
     `backend` is the one that it was sent to last.
     """
 
