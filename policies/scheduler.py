@@ -1,6 +1,6 @@
 """Scheduler: the state machine of one pool. It takes facts and returns decisions.
 
-    facts      submit, tokens, finished, returned, interrupted, kept, cancel, spent, load_changed, measured,
+    facts      submit, tokens, finished, returned, interrupted, cancel, spent, load_changed, measured,
                tenants_changed, policy_changed, restored, adopted (each with `now`)
                told(fact): any of them as a value (facts.py), and those that one of the parts takes in
     decisions  poll(now) -> [Dispatch | Reject | Preempt]; arrived(request, now): submit, and what a poll then decides
@@ -19,7 +19,6 @@ backends for them. Where more remains, `next_wakeup` asks for another poll at th
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -28,7 +27,7 @@ from mypy_extensions import mypyc_attr
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint, of_tenants
 from policies.accounts.ledger import InFlight
 from policies.call_life import LIFE, Event
-from policies.facts import Fact
+from policies.facts import Fact, Undelivered
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.pool.backfill import BackfillRound
@@ -80,14 +79,13 @@ class Scheduler:
         self._unsettled = parts.accounting.unsettled
         self._dispatching = Dispatching(parts, settings.asked_max)
         self._returned_at = inf  # until then, tenants from before a restart count as returning
-        self._rejected = parts.admission.rejected
+        self._rejected = parts.admission.rejected  # the same list: it is changed, never replaced
         self._takers: dict[str, Callable[..., None]] = {
             "kept": parts.preemption.kept,
             "parked": parts.waiting.park,
             "readmitted": parts.waiting.readmitted,
             "sessions_restored": parts.waiting.sessions_restored,
             "taken_over": parts.fleet.taken_over,
-            "undelivered": partial(self.returned, cause=Cause.DRAINED),  # the backend has refused nothing
             "windows_restored": parts.admission_rules.restore_windows,
         }
         """What takes in a fact that is no method here, by the fact's `call`."""
@@ -102,13 +100,17 @@ class Scheduler:
     # -- facts ---------------------------------------------------------------------------------------------
 
     def told(self, fact: Fact) -> None:
-        """Any fact, as a value: the method named by its `call` takes it in, or the part that it concerns."""
+        """Any fact, as a value: the method named by its `call` takes it in, or the part that it concerns. After a fact
+        of a part, too, everything is open for the next poll at the same instant.
+        """
         taker = self._takers.get(fact.call)
-        if taker is None:
-            getattr(self, fact.call)(**fact.arguments())
-        else:
+        if taker is not None:
             self._rounds = None
             taker(**fact.arguments())
+        elif isinstance(fact, Undelivered):
+            self.returned(fact.request_id, fact.now, cause=Cause.DRAINED)  # the backend has refused nothing
+        else:
+            getattr(self, fact.call)(**fact.arguments())
 
     def submit(self, request: Request, now: float) -> None:
         """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""

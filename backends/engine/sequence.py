@@ -15,9 +15,9 @@ from policies.types import SloEnvelope
 class EngineRequest:
     """A request to submit to an engine. It carries its output length, which only oracle memory uses in advance.
 
-    `prefix` has chained hashes of the prompt's leading blocks, each of the engine's `block_tokens` tokens. `priority`
-    counts only in priority order (lower first), `tenant_id` only in oracle memory, and `envelope` only in FairBatching.
-    Its targets count from `arrived_at`; None: from the time of `submit`.
+    `prefix` has chained hashes of the prompt's leading blocks, each of the engine's `block_tokens` tokens. Only an
+    order of the tests reads `priority` (lower first). `tenant_id` counts only in oracle memory, and `envelope` only in
+    FairBatching. Its targets count from `arrived_at`; None: from the time of `submit`.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Sequence:
     request: EngineRequest
     submitted_at: float
     order: int
-    """Position in the order of submission: breaks ties, and survives a preemption."""
+    """Position in the order of submission, which survives a preemption."""
 
     present: int = field(init=False)
     """Prompt tokens plus emitted tokens: what must be in the KV pool before the next token comes."""

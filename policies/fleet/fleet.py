@@ -117,7 +117,7 @@ class Fleet:
 
     def taken_over(self, now: float) -> None:
         """Another scheduler has decided until now: send no request to a backend before its first measurement after
-        `now`.
+        `now`. Requests there beyond the adopted ones are external load, which only a measurement shows.
         """
         self._taken_over_at = now
         for capacity in self.backends.values():

@@ -13,6 +13,7 @@ A target that the engine could not keep even for this request alone is ignored. 
 limit is learnt from how long answers take (by_latency.py).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
 
@@ -25,23 +26,21 @@ from policies.reservation import Reservation
 SEQUENCES_MAX = 64
 
 
-class Limit:
-    """The limit of one backend beyond slots and memory: may it be sent one more request that has room there? The base
-    class never rejects one.
-    """
+class Limit(ABC):
+    """The limit of one backend beyond slots and memory: may it be sent one more request that has room there?"""
 
     reads_time = False
     """Whether the limit depends on the time at which prompts will be computed."""
     by_latency: LatencyLimit | None = None
     """What learns from how long answers take, while there is no model of the steps; None: nothing does."""
 
+    @abstractmethod
     def is_full(self, work: EngineWork) -> bool:
         """Whether the limit allows no request at all until a running one ends. Never asked of an idle backend."""
-        return False
 
+    @abstractmethod
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         """Whether the request may be sent now. Never asked of an idle backend, which always takes one."""
-        return True
 
     def sequences_max(self, work: EngineWork) -> float:
         """The most sequences that the limit allows at the backend; infinite where there is no fixed number."""
@@ -50,6 +49,12 @@ class Limit:
 
 class RoomOnly(Limit):
     """A limit that never rejects a request, so that only slots and memory count."""
+
+    def is_full(self, work: EngineWork) -> bool:
+        return False
+
+    def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
+        return True
 
 
 class FixedLimit(Limit):

@@ -63,6 +63,9 @@ class FaultyServing(Serving):
 
     async def write(self, request, response, reply, exchange):
         options = self.options
+        if options.cut_stream_after_tokens is None and options.fail_stream_after_tokens is None:
+            await super().write(request, response, reply, exchange)
+            return
         chunks = Chunks(reply, interval=max(reply.call.stream_interval, options.stream_interval))
         while not exchange.done:
             await response.write(b"".join(chunks.take(await exchange.events())))

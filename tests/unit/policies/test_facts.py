@@ -1,5 +1,7 @@
 """Facts as values: each names the method that takes it in, and has what that is told."""
 
+import gc
+import weakref
 from inspect import Parameter, signature
 
 import pytest
@@ -14,7 +16,8 @@ from policies.types import Cause, Usage
 def test_the_fields_of_a_fact_are_the_parameters_of_its_method(name):
     fields = [field for field in FACTS[name].__dataclass_fields__.values() if field.name != "call"]
     scheduler = Scheduler()
-    parameters = dict(signature(scheduler._takers.get(name) or getattr(scheduler, name)).parameters)
+    method = "returned" if name == "undelivered" else name
+    parameters = dict(signature(scheduler._takers.get(name) or getattr(scheduler, method)).parameters)
     if name == "finished":
         del parameters["usage"]  # told before it as a fact of its own
     if name == "undelivered":  # as what returns while its backend has refused nothing
@@ -33,3 +36,15 @@ def test_told_takes_in_any_fact_as_the_call_of_its_method_does():
     scheduler = Told()
     scheduler.told(Interrupted(1.0, "r", Usage(1, 0, 2), 0.5))
     assert scheduler.called == ("r", Usage(1, 0, 2), 1.0, 0.5)
+
+
+@pytest.mark.interpreted
+def test_a_scheduler_that_is_dropped_is_freed_at_once():
+    gc.disable()
+    try:
+        scheduler = Scheduler()
+        left = weakref.ref(scheduler)
+        del scheduler
+        assert left() is None
+    finally:
+        gc.enable()
