@@ -28,6 +28,7 @@ from gateway.observability.telemetry import CallTrace
 from policies.types import NO_USAGE, Outcome, Request, SloEnvelope, Tenant, Timing, Usage
 
 STALL_S_MAX = 0.005
+STALL_SHARE = 1 / 40  # of the whole: as much on a machine that writes it in 0.2 s, more on a slower one
 TRIES = 5
 WAIT_S = 0.3
 
@@ -329,10 +330,14 @@ async def test_a_thousand_tenants_hold_up_the_event_loop_for_at_most_5_ms():
             for outcome in Outcome:
                 rig.gateway.metrics.calls.ended(ended_call(tenant, outcome, f"model-{number % MODELS_MAX}"))
         # In CPU time, and the least of a few: what other processes of the machine take is not ours.
-        stalls = []
-        while min(stalls, default=STALL_S_MAX + 1) > STALL_S_MAX and len(stalls) < TRIES:
-            stalls.append(await stall_while(rig.gateway.metrics.exposition()))
-    assert min(stalls) <= STALL_S_MAX
+        tries = []
+        while not any(held_up_shortly(*each) for each in tries) and len(tries) < TRIES:
+            tries.append(await stall_while(rig.gateway.metrics.exposition()))
+    assert any(held_up_shortly(*each) for each in tries), tries
+
+
+def held_up_shortly(longest_s, whole_s):
+    return longest_s <= max(STALL_S_MAX, STALL_SHARE * whole_s)
 
 
 async def answer(dispatcher, tenant):
@@ -352,15 +357,15 @@ def ended_call(tenant, outcome, model):
 
 
 async def stall_while(exposition):
-    """The longest that the loop was kept from turning, in seconds of this process's CPU time."""
-    longest, last = 0.0, time.process_time()
+    """The longest that the loop was kept from turning, and the whole, in seconds of this process's CPU time."""
+    longest, last = 0.0, (began := time.process_time())
     writing = asyncio.ensure_future(exposition)
     while not writing.done():
         await asyncio.sleep(0)
         now = time.process_time()
         longest, last = max(longest, now - last), now
     assert b'fairlead_tenant_slo_tokens_total{pool="tiny",tenant="tenant-999"} 10.0' in await writing
-    return longest
+    return longest, last - began
 
 
 async def test_the_text_has_every_family_once_and_is_what_prometheus_reads():
