@@ -118,6 +118,7 @@ def test_lists_compare_what_they_list_in_the_same_range(visit, loaded, keys):
     tokens = f"Tokens per second: chat: last {per_second}, at most {per_second}; flood: last {per_second}"
     expect(history.get_by_role("img", name=re.compile(tokens))).to_be_visible(timeout=90_000)
     history.get_by_label("Range").select_option("15m")
+    expect(page).to_have_url(re.compile(r"range=15m"))  # the page writes it a little later
     for view, charts in {
         "requests": [r"Requests queued: llama-8b: last [1-9]\d*, at most", "Longest wait: llama-8b: last "],
         "engines": [r"Slots in use: vllm-0: last [\d.]+ %.+; vllm-1: last ", "KV tokens reserved: vllm-0: last "],
