@@ -44,7 +44,9 @@ class PastSpending:
         self._clock = clock
         self._read_at_s = 0.0
         self._unread: set[Holder] = set()
-        book.recall_watchers.append(self._read_all_anew)
+        self._recalled: set[date] = set()
+        self._month = book.today()[:7]  # of the last day that was recalled
+        book.recall_watchers.append(self._recall)
 
     def count(self, holder: Holder, units: Iterable[Unit]) -> None:
         """Count the usage book's rows in the holder's empty tallies; the next read adds the store's rows."""
@@ -62,16 +64,21 @@ class PastSpending:
         if not self._unread:
             self._ledger.priced_by = self._amounts.prices.version
 
-    def _read_all_anew(self) -> None:
-        """The clock was set back: of the month that it is now, the tallies may have nothing any more."""
-        self._unread |= self._ledger.accounts.keys()
+    def _recall(self, day: str) -> None:
+        """The next read includes this day for all budgets; the month, if it is another: the tallies may lack it."""
+        if day[:7] != self._month:
+            self._unread |= self._ledger.accounts.keys()
+            self._month = day[:7]
+        elif self._ledger.accounts:
+            self._recalled.add(date.fromisoformat(day))
 
     async def read(self) -> None:
-        """Read usage from the store: this month's usage for new budgets and after a change of prices; every READ_S also
-        the usage of the last two days for all budgets.
+        """Read usage from the store: this month's usage for new budgets and after a change of prices or of the month;
+        each new day's usage for all budgets; every READ_S also the usage of the last two days for all budgets.
         """
         ledger, today = self._ledger, date.fromisoformat(self._book.today())
         unread, self._unread = self._unread & ledger.accounts.keys(), set()
+        recalled, self._recalled = self._recalled, set()
         priced_by = self._amounts.prices.version
         try:
             if unread:
@@ -79,11 +86,14 @@ class PastSpending:
                 await self._read_days(unread, today.replace(day=1), today, replaces_costs=is_other)
             if self._amounts.prices.version == priced_by:
                 ledger.priced_by = priced_by
+            for day in recalled:
+                await self._read_days(set(ledger.accounts), day, day)
             if self._is_shared and ledger.accounts and not 0 <= self._clock() - self._read_at_s < READ_S:
                 await self._read_days(set(ledger.accounts), max(today - timedelta(days=1), today.replace(day=1)), today)
                 self._read_at_s = self._clock()
         except StoreUnavailable as error:
             self._unread |= unread
+            self._recalled |= recalled
             log.warning("what budgets have spent before cannot be read: %s", error)
 
     async def _read_days(self, holders: set[Holder], first: date, last: date, *, replaces_costs: bool = False) -> None:

@@ -55,9 +55,9 @@ class UsageBook:
         self._day, self._day_ends_at_s = "", 0.0
         self.watchers: list[Callable[[UsageKey, Totals], None]] = []
         """Called after each count with its key and what was counted."""
-        self.recall_watchers: list[Callable[[], None]] = []
-        """Called after the clock was set back to an earlier day, whose rows are complete again."""
-        self._whole: set[UsageKey] | None = None  # rows kept when the clock was set back; None: all rows are complete
+        self.recall_watchers: list[Callable[[str], None]] = []
+        """Called with each day that began after the first one, when its rows have what was written of it before."""
+        self._whole: dict[str, set[UsageKey]] = {}  # by day to recall: the rows that had all usage when it began
         self._flusher = Periodic(self._try_flush, FLUSH_S, "flush usage")
         self.writer = secrets.token_urlsafe(WRITER_BYTES)
 
@@ -99,8 +99,8 @@ class UsageBook:
 
     async def flush(self) -> None:
         """Write the rows changed since the last flush. Raises StoreUnavailable; the next flush writes them then."""
-        if self._whole is not None:
-            await self._recall(self._whole)
+        while self._whole:
+            await self._recall(next(iter(self._whole)))
         if not self._unwritten:
             return
         self._writing, self._unwritten = self._unwritten, set()
@@ -122,31 +122,33 @@ class UsageBook:
     def today(self) -> str:
         """The present day, in UTC."""
         now_s = self._clock()
-        is_set_back = now_s < self._day_ends_at_s - DAY_S
-        if now_s >= self._day_ends_at_s or is_set_back:
+        if not self._day_ends_at_s - DAY_S <= now_s < self._day_ends_at_s:
+            is_first = not self._day
             self._day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
             self._day_ends_at_s = (now_s // DAY_S + 1) * DAY_S
-            # Past days do not change: their written rows can be dropped.
+            # A clock that jumped may have been at this day before. At the first one, nothing has this writer's name.
+            if not is_first:
+                self._whole.setdefault(self._day, {row.of for row in self._rows.values() if row.of.day == self._day})
+            # Other days do not change: their written rows can be dropped, and are recalled if the day begins again.
             needed = self._unwritten | self._writing
-            self._rows = {of: row for of, row in self._rows.items() if row.of.day == self._day or row.of in needed}
-            self._whole = {row.of for row in self._rows.values()} if is_set_back else None
+            self._rows = {of: row for of, row in self._rows.items() if row.of.day in self._whole or row.of in needed}
         return self._day
 
-    async def _recall(self, whole: set[UsageKey]) -> None:
-        """Add to all rows but these what was written of the day before: totals only grow. Raises StoreUnavailable."""
-        query = UsageQuery(self._day, self._day, writer=self.writer)
+    async def _recall(self, day: str) -> None:
+        """Add to the day's rows that lack it what was written of them before: totals only grow, and none of its rows is
+        written until then. Raises StoreUnavailable.
+        """
+        query = UsageQuery(day, day, writer=self.writer)
         written = [row async for rows in usage_rows(self._store, query) for row in rows]
-        if self._whole is not whole:
-            return  # the day has changed again
+        whole = self._whole.pop(day)
         for of, totals in ((row.of, row.totals) for row in written if row.of not in whole):
             row = self._rows.setdefault(of, _UsageRow(of))
             row.requests += totals.requests
             row.prompt_tokens += totals.prompt_tokens
             row.cached_tokens += totals.cached_tokens
             row.output_tokens += totals.output_tokens
-        self._whole = None
         for watcher in self.recall_watchers:
-            watcher()
+            watcher(day)
 
     def _new_row(self, of: UsageKey) -> _UsageRow:
         """The row of this key, or the common row of all usage beyond ROWS_MAX."""

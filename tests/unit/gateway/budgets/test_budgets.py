@@ -85,6 +85,47 @@ async def test_a_clock_that_jumps_into_another_month_and_back_gives_no_budget_ba
         assert used(budgets) == {("", "day"): tokens, ("", "month"): tokens}
 
 
+async def test_a_month_is_read_anew_only_where_it_changed(budgets, book, store, clock, monkeypatch):
+    read, usage = [], store.usage
+
+    async def recorded(query):
+        if query.writer is None:
+            read.append((query.first_day, query.last_day))
+        return await usage(query)
+
+    budgets.put(ALICE, BudgetLimits(day=100, month=100))
+    await budgets.read()
+    monkeypatch.setattr(store, "usage", recorded)
+    for jump_s in (DAY_S, -DAY_S, 20 * DAY_S, -20 * DAY_S):
+        clock.now_s += jump_s
+        book.today()
+        await book.flush()
+        await budgets.read()
+    assert read == [
+        ("2026-11-21", "2026-11-21"),
+        ("2026-11-20", "2026-11-20"),
+        ("2026-12-01", "2026-12-10"),
+        ("2026-11-01", "2026-11-20"),
+    ]
+
+
+async def test_a_budget_made_while_the_clock_is_behind_has_what_was_spent_today(budgets, book, store, clock):
+    call(budgets, book)
+    await book.flush()
+    clock.now_s -= DAY_S
+    book.today()
+    budgets.put(ALICE, BudgetLimits(day=100))
+    await budgets.read()
+    clock.now_s += DAY_S
+    call(budgets, book)
+    await book.flush()
+    usage, store.usage = store.usage, _away
+    await budgets.read()
+    store.usage = usage
+    await budgets.read()
+    assert used(budgets) == {("", "day"): 60}
+
+
 def test_what_is_under_way_holds_back_what_would_not_fit_beside_it(budgets, book):
     budgets.put(ALICE, BudgetLimits(day=1_000))
     call(budgets, book, prompt=0, output=100)  # its answers have 100 tokens

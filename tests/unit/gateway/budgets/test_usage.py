@@ -130,6 +130,69 @@ async def test_a_clock_that_jumps_over_midnight_and_back_loses_no_usage(store, c
     assert today == {"alice": Totals(2, 1_010, 2, 4), "bob": Totals(2, 20, 2, 4), "carol": Totals(2, 20, 2, 4)}
 
 
+async def test_a_day_that_a_jump_reached_before_has_the_usage_of_both_times(store, clock):
+    book = UsageBook(store, clock=clock)
+    for tokens, jump_s in ((1_000, DAY_S), (500, -DAY_S), (10, DAY_S), (400, 0.0)):
+        use(book, tokens=tokens)
+        await book.flush()
+        clock.now_s += jump_s
+    assert {of.day: totals.prompt_tokens for of, totals in (await kept(store)).items()} == {
+        "2026-11-20": 1_010,
+        "2026-11-21": 900,
+    }
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_day_that_is_left_again_before_it_is_complete_loses_no_usage(store, clock, monkeypatch, is_away):
+    book = UsageBook(store, clock=clock)
+    for jump_s in (DAY_S, -DAY_S):
+        use(book, tokens=1_000)
+        await book.flush()
+        clock.now_s += jump_s
+    for jump_s in (DAY_S, -DAY_S, DAY_S):
+        use(book)
+        if is_away:
+            with monkeypatch.context() as patched:
+                patched.setattr(store, "usage", _away)
+                with pytest.raises(StoreUnavailable):
+                    await book.flush()
+        clock.now_s += jump_s
+    await book.flush()
+    assert {of.day: totals.prompt_tokens for of, totals in (await kept(store)).items()} == {
+        "2026-11-20": 1_020,
+        "2026-11-21": 1_010,
+    }
+
+
+async def test_a_row_that_is_being_written_when_its_day_begins_again_is_kept_until_the_day_is_complete(
+    store, clock, monkeypatch
+):
+    book, put = UsageBook(store, clock=clock), store.put_usage
+
+    async def jumps(rows):
+        move(-DAY_S)
+        await put(rows)
+
+    def move(jump_s):
+        clock.now_s += jump_s
+        book.today()
+
+    use(book, tokens=1_000)
+    move(DAY_S)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "put_usage", jumps)
+        await book.flush()
+    move(DAY_S)
+    move(-DAY_S)
+    use(book)
+    await book.flush()
+    assert [totals.prompt_tokens for totals in (await kept(store)).values()] == [1_010]
+
+
+async def _away(_query):
+    raise StoreUnavailable("away")
+
+
 async def test_rows_beyond_the_limit_are_counted_together(store, monkeypatch, clock):
     monkeypatch.setattr(usage, "ROWS_MAX", 2)
     book = UsageBook(store, clock=clock)
