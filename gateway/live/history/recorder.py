@@ -75,6 +75,11 @@ class Rings:
             parts = [column.values(each) for column, each in zip(self.columns, codes, strict=True)]
             yield name, coded(self.columns, spanned(self.columns, parts, weights))
 
+    def set_back(self, at_s: float) -> None:
+        """The clock was set back to this time, in seconds since 1970."""
+        for step_s, ring in self.by_step.items():
+            ring.set_back(int(at_s / step_s))
+
     def compress(self) -> None:
         any(ring.compress() for ring in self.by_step.values())
 
@@ -281,8 +286,7 @@ class HistoryRecorder:
         slot, before = int(now / STEP_S), self._slot
         is_early, self._is_early = self._is_early, False
         if slot <= before or is_early:
-            # Where the clock was set back, both are earlier, and the slot that begins has what was counted since.
-            self._begun_at, self._slot = min(self._begun_at, now), min(before, slot)
+            self._go_on(now, slot)
             return
         # Of a longer time, because looks came late, the mean: in all of its slots, or in the last where they are many.
         elapsed_s, self._begun_at, self._slot = now - self._begun_at, now, slot
@@ -300,6 +304,13 @@ class HistoryRecorder:
             for _ in range(CHUNKS_A_SLOT * len(over)):
                 rings.compress()
                 await asyncio.sleep(0)
+
+    def _go_on(self, now: float, slot: int) -> None:
+        """No slot is over. Where the clock was set back, an earlier slot goes on, with what the later one had."""
+        if slot < self._slot:
+            for rings in self.rings.values():
+                rings.set_back(now)
+        self._begun_at, self._slot = min(self._begun_at, now), min(self._slot, slot)
 
     async def _write(
         self, pool: str, over: range, uses: _Uses, engines: Mapping[str, _EngineSlot], scale: float

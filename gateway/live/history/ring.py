@@ -99,7 +99,7 @@ class _RingBlock:
 
 class Ring:
     """A bounded table of rows, each with a name and the number of a time slot. The oldest slots are dropped. Mutable:
-    the number of the newest slot only grows.
+    the number of the newest block only grows, unless the clock is set back.
     """
 
     def __init__(self, blocks: int, width: int, names_max: int) -> None:
@@ -123,6 +123,12 @@ class Ring:
         block = self._block(slot)
         if block is not None:
             block.recorded[slot % BLOCK_SLOTS] = 1
+
+    def set_back(self, slot: int) -> None:
+        """Drop the blocks after this slot, and its own where it is compressed already, so that it can be put again."""
+        number = slot // BLOCK_SLOTS
+        while self._blocks and self._blocks[-1].number + bool(self._blocks[-1].chunks) > number:
+            self._blocks.pop()
 
     def compress(self) -> bool:
         """Compress one chunk of a block that is over; returns whether there was one."""

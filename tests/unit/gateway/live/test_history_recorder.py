@@ -93,6 +93,20 @@ async def test_a_clock_that_is_set_back_is_no_failure():
     assert await process.series("tenant:a", "tokens") == {0: near(100), 10: near(200), 20: near(100)}, "the slot again"
 
 
+@pytest.mark.parametrize("jump_s", [700, 4_000, 30 * 86_400])
+async def test_a_clock_that_jumps_ahead_and_returns_leaves_no_gap_in_what_comes_after(jump_s):
+    process = Process()
+    process.served = {"a": (0.0, 0)}
+    times = [*range(0, 310, 10), *(300 + jump_s + each for each in (0, 10, 70)), *range(310, 720, 10)]
+    for number, at in enumerate(times):
+        process.served["a"] = (100.0 * number, 100 * number)
+        await process.look(at)
+    tokens = await process.series("tenant:a", "tokens")
+    assert {at for at in tokens if at >= 310} == set(range(310, 710, 10))
+    assert all(tokens[at] == near(100) for at in range(320, 710, 10))
+    assert {360, 420, 480, 540, 600} <= (await process.series("tenant:a", "tokens", "6h")).keys()
+
+
 async def test_a_slot_has_what_was_served_and_ended_in_it():
     process = Process()
     process.served = {"a": (500.0, 1000), "b": (1.0, 1)}

@@ -61,6 +61,28 @@ def test_a_gap_in_time_is_not_recorded_and_what_was_before_it_stays():
     assert ring.read("a", 5, 5)[0] == b"\x09"
 
 
+def test_a_ring_that_is_set_back_keeps_what_was_before_and_goes_on_from_there():
+    ring = Ring(9, WIDTH, 10)
+    for slot in (5, 65, 70, 300, 400):
+        ring.put(slot, [("a", row(9, 9, 9))])
+        ring.recorded(slot)
+    while ring.compress():
+        pass
+    for back, known in ((130, [5, 65, 70, 130]), (125, [5, 65, 70, 125, 130]), (66, [5, 66])):
+        ring.set_back(back)
+        ring.put(back, [("a", row(8, 8, 8))])
+        ring.recorded(back)
+        assert [number for number, flag in enumerate(ring.is_recorded(0, 400)) if flag] == known
+        assert ring.read("a", back, back)[0] == b"\x08"
+    while ring.compress():
+        pass
+    ring.put(130, [("a", row(7, 7, 7))])
+    while ring.compress():
+        pass
+    ring.set_back(71)
+    assert [number for number, flag in enumerate(ring.is_recorded(0, 400)) if flag] == [5]
+
+
 def test_a_block_has_no_more_names_than_it_may():
     ring = Ring(1, WIDTH, 3)
     ring.put(0, ((f"t{number}", row(1, 1, 1)) for number in range(10)))
