@@ -33,6 +33,7 @@ from gateway.live.history.history import HistoryReader
 from gateway.live.history.recorder import HistoryRecorder
 from gateway.live.live import Live
 from gateway.observability.access_log import AccessLog
+from gateway.observability.logs import lines_lost
 from gateway.observability.metrics.instruments import (
     CLIENTS_CUT,
     LINES_LOST,
@@ -89,6 +90,7 @@ class CallLogs:
         """Counts of the lines and spans that could not be written."""
         logs = {"access": self._access, "trace": self._trace}
         lines: Values = {(name,): written.lost for name, written in logs.items() if written is not None}
+        lines["gateway",] = lines_lost()
         return {LINES_LOST: lines, SPANS_LOST: {} if self.tracing is None else {(): self.tracing.shipper.lost}}
 
     async def close(self) -> None:

@@ -4,20 +4,24 @@ Requests are in the access log (access_log.py). Control characters in a message 
 neither begin a line of its own nor colour a terminal (CWE-117).
 
 The event loop writes the lines. So while nobody reads standard error and its pipe is full, lines are lost: to wait
-would stop all streams.
+would stop all streams. No thread writes them: workers are forked, and the last line before an end must come out.
 """
 
 import json
 import logging
+import os
 import re
 import select
+import stat
 import sys
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 OURS = ("gateway", "backends", "policies")
 READER_MS_MAX = 100  # for a reader that is only late, before the first line that is lost
+READS_AGAIN_S = 10.0  # without a full pipe, before it is waited for again: a slow reader costs the loop one part in 100
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -35,26 +39,71 @@ def configure_logging(level: str, form: Literal["text", "json"], stream: TextIO 
         logging.getLogger(name).setLevel(level.upper())
 
 
+def lines_lost() -> int:
+    """The number of lines of this process's log that nobody could read, since its start."""
+    return sum(each.lost for each in logging.getLogger().handlers if isinstance(each, _Handler))
+
+
 class _Handler(logging.StreamHandler[TextIO]):
     """A handler that never waits long for its stream: it counts lines that do not fit, and says so later. Mutable."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._lost, self._is_file = 0, False
+        self.lost = 0
+        self._told = 0  # of the lost
+        self._rest = b""  # of the last line, which did not fit as a whole
+        self._full_at = -READS_AGAIN_S
         self._poll = select.poll()
+        self._descriptor: int | None = None
         with suppress(OSError):  # a stream in memory
-            self._poll.register(stream, select.POLLOUT)
-            self._is_file = True
+            self._descriptor = _opened_anew(stream.fileno())
+            self._poll.register(self._descriptor, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._is_file and not self._poll.poll(0 if self._lost else READER_MS_MAX):
-            self._lost += 1
+        if self._descriptor is None:
+            super().emit(record)
             return
-        if self._lost:
-            lost, self._lost = self._lost, 0
-            text = "%d lines of this log are lost: nobody read it"
-            super().emit(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (lost,), None))
-        super().emit(record)
+        try:
+            line = self._line(record)
+        except Exception:  # noqa: BLE001 - as every handler of logging does with a message that has no such arguments
+            self.handleError(record)
+            return
+        self._rest = self._unwritten(self._rest)
+        if self.lost > self._told:
+            text, lost = "%d lines of this log are lost: nobody read it", self.lost - self._told
+            note = self._line(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (lost,), None))
+            if not self._write(note):
+                self.lost += 1
+                return
+            self._told += lost
+        self.lost += not self._write(line)
+
+    def _line(self, record: logging.LogRecord) -> bytes:
+        return f"{self.format(record)}\n".encode(self.stream.encoding, "backslashreplace")
+
+    def _write(self, line: bytes) -> bool:
+        """Write a line. Returns whether it is written, or begun: then its rest comes before the next one."""
+        rest = line if self._rest else self._unwritten(line)
+        if len(rest) == len(line):
+            return False
+        self._rest = rest
+        return True
+
+    def _unwritten(self, data: bytes) -> bytes:
+        """Write in pieces, each of which fits a pipe that has room at all. Returns what did not fit."""
+        while data and self._has_room():
+            try:
+                data = data[os.write(self._descriptor or 0, data[: select.PIPE_BUF]) :]
+            except OSError:  # another process has taken the room; or nobody can read any more
+                break
+        return data
+
+    def _has_room(self) -> bool:
+        if self._poll.poll(0):
+            return True
+        now, full_at = time.monotonic(), self._full_at
+        self._full_at = now
+        return now - full_at > READS_AGAIN_S and bool(self._poll.poll(READER_MS_MAX))
 
 
 class TextFormatter(logging.Formatter):
@@ -81,6 +130,16 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry)
+
+
+def _opened_anew(descriptor: int) -> int:
+    """What this descriptor has open, opened anew if that can be: then no write to it waits, and the other processes
+    that hold the descriptor notice nothing.
+    """
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        with suppress(OSError):  # a socket, a pipe of another user, another system
+            return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    return descriptor
 
 
 def _time(record: logging.LogRecord) -> str:

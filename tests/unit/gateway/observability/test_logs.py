@@ -7,10 +7,12 @@ import os
 import re
 import threading
 import warnings
+from contextlib import contextmanager, suppress
 
 import pytest
 
-from gateway.observability.logs import configure_logging
+from gateway.observability import logs
+from gateway.observability.logs import configure_logging, lines_lost
 
 WHEN = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -79,6 +81,80 @@ def test_warnings_of_python_are_log_lines_too(configure):
         logging.captureWarnings(capture=True)
         warnings.warn("old", DeprecationWarning, stacklevel=1)
     assert "WARNING py.warnings: " in stream.getvalue()
+
+
+@contextmanager
+def piped(configure):
+    """A pipe that the log goes to: its stream, and its reading end, which nobody reads."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader, "rb", buffering=0) as read:
+        os.set_blocking(reader, False)
+        configure(stream=stream)
+        yield stream, read
+
+
+def has_ended(write):
+    """Whether this ends within five seconds, in a thread."""
+    writing = threading.Thread(target=write, daemon=True)
+    writing.start()
+    writing.join(5.0)
+    return not writing.is_alive()
+
+
+@pytest.mark.parametrize("opens_anew", [True, False])
+def test_a_line_longer_than_a_page_does_not_wait_for_the_rest_of_its_room(configure, monkeypatch, opens_anew):
+    log = logging.getLogger("gateway")
+    if not opens_anew:  # as with a pipe of another user
+        monkeypatch.setattr(logs, "_opened_anew", lambda descriptor: descriptor)
+    with piped(configure) as (_, read):
+        assert has_ended(lambda: [log.info("%d %s", number, "x" * 60_000) for number in range(3)])
+        assert lines_lost() == 1
+        begun = read.read(1 << 20)
+        log.info("read again")
+        lines = (begun + read.read(1 << 20)).splitlines()
+        assert [len(line) > 60_000 for line in lines] == [True, True, False, False]
+        assert lines[2].endswith(b" 1 lines of this log are lost: nobody read it")
+        assert lines[3].endswith(b"read again")
+
+
+def test_another_process_may_take_the_last_room_of_a_pipe(configure, monkeypatch):
+    log = logging.getLogger("gateway")
+    with piped(configure) as (stream, _):
+        log.info("first")
+        os.set_blocking(stream.fileno(), False)
+        with suppress(BlockingIOError):
+            while os.write(stream.fileno(), bytes(4096)):
+                pass
+        os.set_blocking(stream.fileno(), True)
+        (handler,) = logging.getLogger().handlers
+        monkeypatch.setattr(handler, "_has_room", lambda: True)  # as it was before the other wrote
+        assert has_ended(lambda: log.info("second"))
+        assert lines_lost() == 1
+
+
+class WatchedPoll:
+    """A select.poll that notes how long it was told to wait."""
+
+    def __init__(self, poll):
+        self._poll, self.waits = poll, []
+
+    def poll(self, timeout_ms):
+        self.waits.append(timeout_ms)
+        return self._poll.poll(timeout_ms)
+
+
+def test_a_slow_reader_is_waited_for_once(configure, monkeypatch):
+    log = logging.getLogger("gateway")
+    with piped(configure) as (_, read):
+        (handler,) = logging.getLogger().handlers
+        poll = WatchedPoll(handler._poll)
+        monkeypatch.setattr(handler, "_poll", poll)
+        for number in range(100):
+            log.info("%d %s", number, "x" * 3_000)
+            if number % 10 == 9:
+                read.read(8192)
+        assert sum(map(bool, poll.waits)) == 1
+        assert 0 < lines_lost() < 100
 
 
 def test_a_pipe_that_nobody_reads_costs_lines_and_no_time(configure):
