@@ -5,6 +5,7 @@ waking a thread for each record would cost more than the record. When the thread
 records are dropped and counted instead of delaying calls.
 """
 
+import logging
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -14,6 +15,8 @@ from typing import Generic, TypeVar
 CLOSE_S_MAX = 2.0  # a collector or a pipe that nobody reads must not keep the process
 
 Record = TypeVar("Record")
+
+log = logging.getLogger(__name__)
 
 
 class Batches(ABC, Generic[Record]):
@@ -30,6 +33,7 @@ class Batches(ABC, Generic[Record]):
         self._closing = threading.Event()
         self._not_taken = 0  # dropped because the queue was full; written by the loop
         self._not_handled = 0  # written by the thread
+        self._has_failed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -62,5 +66,14 @@ class Batches(ABC, Generic[Record]):
         while self._records:
             # Only this thread removes records, so as many as were counted are still there.
             batch = [self._records.popleft() for _ in range(min(len(self._records), self._batch_max))]
-            if not self.handle(batch):
+            if not self._is_handled(batch):
                 self._not_handled += len(batch)
+
+    def _is_handled(self, batch: list[Record]) -> bool:
+        try:
+            return self.handle(batch)
+        except Exception:  # else the thread ends, and all that comes later is lost
+            if not self._has_failed:
+                log.exception("%s: %d records are lost", self._thread.name, len(batch))
+            self._has_failed = True
+            return False

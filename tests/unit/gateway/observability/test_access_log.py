@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 
 import pytest
 
@@ -105,6 +106,20 @@ def test_a_pipe_that_nobody_reads_keeps_no_process_from_its_end(tmp_path, monkey
     has_ended = not closing.is_alive()
     os.close(reader)  # lets go what may still write
     assert has_ended
+
+
+def test_a_record_that_cannot_be_written_costs_its_batch_and_not_the_log(tmp_path, caplog):
+    log = AccessLog(str(tmp_path / "log"), interval_s=0.01)
+    for lost in (1, 2):
+        log.write({1: "a name that is no text"})
+        deadline = time.monotonic() + 5.0
+        while log.lost < lost and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert log.lost == lost
+    log.write(RECORD)
+    log.close()
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+    assert [each.message for each in caplog.records] == [f"log to {tmp_path}/log: 1 records are lost"]
 
 
 def test_standard_output_is_a_dash(capfd):
