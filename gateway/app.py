@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -94,11 +94,11 @@ class CallLogs:
         return {LINES_LOST: lines, SPANS_LOST: {} if self.tracing is None else {(): self.tracing.shipper.lost}}
 
     async def close(self) -> None:
-        for written in (self._access, self._trace):
-            if written is not None:
-                written.close()
+        """Write the rest of all logs, at the same time and off the event loop, on which other parts still end."""
+        closing: list[Callable[[], object]] = [each.close for each in (self._access, self._trace) if each is not None]
         if self.tracing is not None:
-            await asyncio.to_thread(self.tracing.shipper.shutdown)
+            closing.append(self.tracing.shipper.shutdown)
+        await asyncio.gather(*map(asyncio.to_thread, closing))
 
 
 @dataclass(frozen=True, slots=True)

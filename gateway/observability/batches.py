@@ -33,6 +33,7 @@ class Batches(ABC, Generic[Record]):
         self._closing = threading.Event()
         self._not_taken = 0  # dropped because the queue was full; written by the loop
         self._not_handled = 0  # written by the thread
+        self._in_hand = 0  # of the batch that the thread handles
         self._has_failed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -52,10 +53,11 @@ class Batches(ABC, Generic[Record]):
         else:
             self._records.append(record)
 
-    def close(self) -> None:
-        """Handle the rest; what takes longer than CLOSE_S_MAX is lost."""
+    def close(self) -> int:
+        """Handle the rest; what takes longer than CLOSE_S_MAX is lost. Returns how many records that are."""
         self._closing.set()
         self._thread.join(CLOSE_S_MAX)
+        return self._in_hand + len(self._records) if self._thread.is_alive() else 0
 
     def _run(self) -> None:
         while not self._closing.wait(self._interval_s):
@@ -66,6 +68,7 @@ class Batches(ABC, Generic[Record]):
         while self._records:
             # Only this thread removes records, so as many as were counted are still there.
             batch = [self._records.popleft() for _ in range(min(len(self._records), self._batch_max))]
+            self._in_hand = len(batch)
             if not self._is_handled(batch):
                 self._not_handled += len(batch)
 

@@ -3,6 +3,7 @@
 The file is opened for every batch, so it may be rotated at any time.
 """
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from gateway.observability.batches import Batches, Record
 RECORDS_MAX = 100_000
 FLUSH_INTERVAL_S = 0.25
 STDOUT = "-"
+
+log = logging.getLogger(__name__)
 
 
 class LineLog(Batches[Record]):
@@ -47,6 +50,12 @@ class LineLog(Batches[Record]):
         except OSError:  # a full disk or a closed pipe must not end the gateway; the count says that lines are missing
             return False
         return True
+
+    def close(self) -> int:
+        lost = super().close()
+        if lost:
+            log.warning("up to %d lines are lost: the log to %s is not read", lost, self._path)
+        return lost
 
     def _open(self) -> int:
         if self._path == STDOUT:
