@@ -207,7 +207,7 @@ class EndedEverywhere:
         rows = self._rows.setdefault(member, {})
         if not changes.since:  # all that it has: it may be another process of that name
             rows.clear()
-            self._latencies.clear()
+            self._forget_latencies()
         for row in changes.rows:
             of = row.pool, row.tenant
             if row.ttft or row.tpot or row.refused:
@@ -216,13 +216,14 @@ class EndedEverywhere:
             else:
                 rows.pop(of, None)
                 self._latencies.pop(of, None)
+                self._is_old.discard(of)
         self._told[member] = changes
 
     def retain(self, members: Collection[str]) -> None:
         """Forget all but this process and these: what the clients of others got is not known any more."""
         for member in self._told.keys() - {OWN, *members}:
             del self._told[member], self._rows[member]
-            self._latencies.clear()
+            self._forget_latencies()
 
     def refused(self, pool: str) -> Mapping[str, int]:
         """How many calls of this pool were refused in the last minute, by reason."""
@@ -252,6 +253,10 @@ class EndedEverywhere:
             self._latencies[of] = now, shown
             self._is_old.discard(of)
         return shown
+
+    def _forget_latencies(self) -> None:
+        self._latencies.clear()
+        self._is_old.clear()
 
     def _of(self, of: Of) -> Iterator[EndedRow]:
         for rows in self._rows.values():

@@ -15,6 +15,7 @@ from gateway.live.ended import (
     EndedCalls,
     EndedChanges,
     EndedEverywhere,
+    EndedRow,
 )
 from gateway.live.recent_counts import bucket_of, quantiles
 from gateway.observability.telemetry import CallTrace
@@ -247,3 +248,18 @@ def test_calls_that_went_on_count_for_a_minute_where_they_were_not_served_at_any
     everywhere.look()
     everywhere.told("b", other.changes(0))
     assert everywhere.passed_on("p") == {}
+
+
+def test_of_tenants_whose_calls_are_forgotten_nothing_is_kept():
+    clock = Clock()
+    calls = make(clock)
+    here = EndedEverywhere(calls)
+    for number in range(3):
+        calls.ended(stream(f"t{number}"))
+        here.look()
+        clock.now += 30 * 60
+        here.look()  # its row is empty, and goes
+        here.look()
+    here.told("other", EndedChanges(0, 1, {}, {}, [EndedRow("p", "gone", {1: 1}, {}, {})]))
+    here.retain(())
+    assert here._is_old == set()
