@@ -70,8 +70,8 @@ def _problems(after: _After, change: Change) -> Iterator[ConfigProblem]:
         yield from _group_is_free(after, change.name)
 
 
-def _tenant(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
-    yield from _tier_is_there(after, body)
+def _tenant(after: _After, name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    yield from _tier_is_there(after, body, after.before("tenants", name))
     group_id = body.get("group")
     group = None if group_id is None else after.body("groups", group_id)
     if group_id is not None and group is None:
@@ -81,8 +81,8 @@ def _tenant(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[Conf
 
 
 def _group(after: _After, name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
-    yield from _tier_is_there(after, body)
     before = after.before("groups", name)
+    yield from _tier_is_there(after, body, before)
     if before is not None and _tier_of(before) != _tier_of(body):
         for tenant, each in after.bodies("tenants"):
             if each.get("group") == name and each.get("tier", _tier_of(body)) != _tier_of(body):
@@ -90,8 +90,11 @@ def _group(after: _After, name: str, body: Mapping[str, Any]) -> Iterator[Config
                 return
 
 
-def _tier_is_there(after: _After, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+def _tier_is_there(after: _After, body: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[ConfigProblem]:
     tier = _tier_of(body)
+    # The file may take a tier away from its members: their other fields can still be changed.
+    if before is not None and tier == _tier_of(before):
+        return
     if tier != DEFAULT_TIER.id and after.body("tiers", tier) is None:
         yield ConfigProblem(("tier",), f"there is no tier '{tier}'")
 

@@ -153,6 +153,15 @@ async def test_what_would_be_wrong_is_refused_with_the_field_and_the_reason(regi
     assert await registry.audit_log.entries() == ()
 
 
+@pytest.mark.parametrize("kind", ["tenants", "groups"])
+async def test_who_is_in_a_tier_that_the_file_has_no_more_is_changed_but_put_into_no_such_tier(registry, kind):
+    await registry.changes.create(kind, "bob", {"tier": "gold"}, actor="ann")
+    registry.redeclare(declared(tenants={"alice": {}}, tiers={}))
+    assert (await registry.changes.patch(kind, "bob", {"weight": 3}, actor="ann")).body["tier"] == "gold"
+    with pytest.raises(Invalid, match="there is no tier 'silver'"):
+        await registry.changes.patch(kind, "bob", {"tier": "silver"}, actor="ann")
+
+
 async def test_a_tier_in_use_stays(registry):
     await registry.changes.create("tiers", "silver", {"weight": 2}, actor="ann")
     await registry.changes.create("tenants", "bob", {"tier": "silver"}, actor="ann")
