@@ -265,6 +265,7 @@ class LiveRoutes:
         rows = self.ledger.overview((tenant, key), query.limit + 1, lambda holder: self._is_of(holder, query.group))
         # Both budgets of a holder are on the same page.
         shown, cursor = first_of(list(dict.fromkeys(row.holder for row in rows)), query.limit, "\n".join)
+        on_page = set(shown)
         items = [
             BudgetState(
                 tenant="" if group_of(row.holder) else row.holder[0], key=row.holder[1], group=group_of(row.holder),
@@ -273,7 +274,7 @@ class LiveRoutes:
                 remaining=_amount(row, row.remaining), renewed_at=int(row.renewed_at_s),
             )
             for row in rows
-            if row.holder in shown
+            if row.holder in on_page
         ]  # fmt: skip
         return AdminAnswer(BudgetStates.model_construct(items=items, next_cursor=cursor))
 
