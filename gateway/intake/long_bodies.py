@@ -33,7 +33,7 @@ class LongBodies:
         self._reading = asyncio.Lock()
 
     async def read_json(self, body: bytes | bytearray) -> JsonBody:
-        """Parse one JSON object with at most this reader's `values_max` values. Raises BadRequest, TooComplexError."""
+        """Parse one JSON object with at most this reader's `values_max` values. Raises ProblemError."""
         async with self._reading:
             body = await asyncio.to_thread(in_utf_8, body)
             return JsonBody(body, await in_turns(read_object(body, self._values_max)))
