@@ -7,7 +7,7 @@ removed once it runs none of this gateway's requests; until then a new backend o
 """
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -263,6 +263,7 @@ class Reconciler:
         self.scheduling_of = scheduling_of
         self._tenant_envelopes: dict[str, policy.SloEnvelope] = {}
         self._tier_envelopes: dict[str, policy.SloEnvelope] = {}
+        self._unplaced: Counter[tuple[str, bool]] = Counter()  # tenants (False) and groups (True) of tiers not there
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -292,6 +293,7 @@ class Reconciler:
         limited = [each for name in names.get("keys", []) for each in self._key_limits_changed(name)]
         tenants = {*names.get("tenants", []), *self._members("tenants", tiers), *moved, *limited}
         self._tenants_changed(sorted(tenants))
+        self._tell_unplaced()
         for name in names.get("keys", []):
             self._key_changed(name, self._registry.get("keys", name))
         for name in names.get("pools", []):
@@ -329,8 +331,14 @@ class Reconciler:
         """A tenant or group in its tier; in the default tier where another file or gateway had its tier."""
         if each.tier_id in self._tiers:
             return each
-        log.warning("%s is in tier 'default': there is no tier '%s'", each.id, each.tier_id)
+        self._unplaced[each.tier_id, isinstance(each, policy.Group)] += 1
         return replace(each, tier_id=policy.DEFAULT_TIER.id)
+
+    def _tell_unplaced(self) -> None:
+        for tier in sorted({tier for tier, _ in self._unplaced}):
+            tenants, groups = self._unplaced[tier, False], self._unplaced[tier, True]
+            log.warning("there is no tier '%s': %d tenants and %d groups are in tier 'default'", tier, tenants, groups)
+        self._unplaced.clear()
 
     def _groups_changed(self, names: list[str]) -> list[str]:
         """Apply changed groups. Returns the tenants of groups that were added, removed or moved to another tier."""

@@ -32,13 +32,14 @@ async def test_a_deleted_tier_goes_from_the_scheduler_within_a_second(tmp_path, 
         await within(partial(is_there, api, "gold", there=True))
 
 
-async def test_tenants_whose_tier_the_file_has_no_more_are_in_the_default_one_until_it_is_back(tmp_path):
+async def test_tenants_whose_tier_the_file_has_no_more_are_in_the_default_one_until_it_is_back(tmp_path, caplog):
     served = partial(admin, tmp_path, state=tmp_path / "state.db")
     async with engine() as server:
         async with served(server, tiers={"gold": {}}) as api:
             await api.post("/tenants", {"id": "alice", "tier": "gold"})
             await api.post("/groups", {"id": "team", "tier": "gold"})
             await api.post("/tenants", {"id": "team/bob", "group": "team"})
+            await api.post("/tenants", {"id": "carol", "tier": "gold"})
             keys = [await api.key_for("alice"), await api.key_for("team/bob")]
         async with served(server) as api:
 
@@ -54,3 +55,5 @@ async def test_tenants_whose_tier_the_file_has_no_more_are_in_the_default_one_un
             await within(partial(are_in, "default"), PATIENCE_S)
             assert (await api.post("/tiers", {"id": "gold"})).status == 201
             await within(partial(are_in, "gold"), PATIENCE_S)
+            told = [each.message for each in caplog.records if "gold" in each.message]
+            assert told == ["there is no tier 'gold': 3 tenants and 1 groups are in tier 'default'"]
