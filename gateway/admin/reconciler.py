@@ -177,8 +177,10 @@ class BackendReconciler:
     def _add(self, backend_id: str, entry: Entry) -> None:
         """Add a wanted backend. Raises ValueError where it cannot be added."""
         section = resolve_files(entry.of(ManagedBackend), self._folder)
-        # The allowlist covers the admin API alone: the operator may declare any address in the file.
-        address_allowlist = self._address_allowlist if entry.origin == "admin" else None
+        # The operator may declare any address in the file. The API may keep that URL in its entry, but give no other.
+        declared = self._registry.view.declared_body("backends", backend_id)
+        is_declared_url = declared is not None and declared["url"] == entry.body["url"]
+        address_allowlist = None if is_declared_url else self._address_allowlist
         spec = backend_spec(section.model_copy(update={"name": backend_id}), address_allowlist)
         if section.ca_pem is not None:
             spec = replace(spec, tls=tls_context_of(section.ca_pem))

@@ -144,6 +144,25 @@ async def test_a_ca_lets_no_backend_be_where_none_may_be(tmp_path, authority):
         assert backend.polls == []
 
 
+async def test_the_url_of_the_api_is_checked_also_where_the_file_declares_such_a_backend_later(tmp_path):
+    networks = {"enabled": True, "port": 0, "key_file": str(tmp_path / "admin-key"), "backend_networks": ["10.0.0.0/8"]}
+    settings = {"admin": networks, "state": tmp_path / "state.db"}
+    async with scripted() as own, scripted() as other:
+        async with admin(tmp_path, {"name": "b0", "url": own.url}, **settings) as api:
+            named = other.url.replace("127.0.0.1", "localhost")
+            assert (await api.post("/backends", {"id": "b1", "url": named})).status == 201
+            assert (await api.patch("/backends/b0", {"draining": False})).json["origin"] == "overridden"
+        declared = [{"name": name, "url": own.url} for name in ("b0", "b1")]
+        async with admin(tmp_path, *declared, **settings) as api:
+            assert (await api.get("/backends/b1")).json["origin"] == "overridden"
+            refused = await shown(
+                api, "b1", lambda each: each["state"] != "absent" and (each["trouble"] or other.polls)
+            )
+            assert "networks where backends may be" in refused["trouble"]
+            await shown(api, "b0", lambda each: each["state"] == "healthy")
+        assert other.polls == []
+
+
 @pytest.mark.parametrize(
     "ca_pem",
     [
