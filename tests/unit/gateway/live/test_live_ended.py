@@ -260,6 +260,7 @@ def test_of_tenants_whose_calls_are_forgotten_nothing_is_kept():
         clock.now += 30 * 60
         here.look()  # its row is empty, and goes
         here.look()
+    assert here._is_old == set()
     here.told("other", EndedChanges(0, 1, {}, {}, [EndedRow("p", "gone", {1: 1}, {}, {})]))
     here.retain(())
     assert here._is_old == set()
