@@ -102,8 +102,7 @@ class MemberPort:
         place.address = place.advertise or f"{named}:{bound}"
 
     async def stop(self) -> None:
-        await self._answering.cancel()
-        await self._opened.aclose()
+        await asyncio.gather(self._answering.cancel(), self._opened.aclose())
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         found = self._paths.get(request.path)
