@@ -32,7 +32,7 @@ P99_RATIO_MAX = 1.2
 def tenants(tmp_path):
     """Configuration of all tenants, and their keys."""
     auth = {"mode": "keys", "secret": "s" * 32, "keys_file": tmp_path / "keys"}
-    made = {"secret": b"s" * 32, "created_at": "now"}
+    made = {"secret": b"s" * 32, "created_at": "2026-01-01T00:00:00+00:00"}
     keys = {name: add_key(auth["keys_file"], tenant=name, **made) for name in (*NORMAL, "hog")}
     settings = {name: {"tier": "normal"} for name in NORMAL} | {"hog": {"tier": "batch"}}
     return {"auth": auth, "tenants": settings}, keys

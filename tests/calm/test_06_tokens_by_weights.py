@@ -14,7 +14,7 @@ ERROR_MAX = 0.03
 
 async def test_three_that_wait_are_served_by_their_weights(tmp_path, figure):
     auth = {"mode": "keys", "secret": SECRET, "keys_file": tmp_path / "keys"}
-    made = {"secret": SECRET.encode(), "created_at": "now"}
+    made = {"secret": SECRET.encode(), "created_at": "2026-01-01T00:00:00+00:00"}
     keys = {name: add_key(auth["keys_file"], tenant=name, **made) for name in WEIGHTS}
     tenants = {name: {"weight": weight} for name, weight in WEIGHTS.items()}
     async with engine() as server:

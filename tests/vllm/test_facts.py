@@ -13,8 +13,9 @@ from backends.health import HealthState
 from backends.poll import PollTimes
 from backends.poll_loop import PollLoop
 from backends.pool import BackendPool, BackendSpec
-from gateway.calibrate.load import Load
+from gateway.calibrate.calls import CallSender, Target
 from gateway.calibrate.mix import Mix
+from gateway.calibrate.run import keep_calling
 
 LONG = {"model": "tiny", "prompt": "Once", "max_tokens": 3000, "ignore_eos": True, "stream": True}
 
@@ -77,8 +78,9 @@ async def test_the_size_of_a_full_step_is_learnt_from_a_vllm_in_which_prompts_wa
         await asyncio.to_thread(server.start)
         async with watching(server) as pool:
             mix = Mix(random.Random(1), context_tokens_max=4096)
-            async with Load(pool["vllm"].spec, mix, model="tiny") as calls:
-                working = asyncio.create_task(calls.run(48, 300.0))
+            async with CallSender() as caller:
+                target = Target.at(pool["vllm"].spec, "tiny")
+                working = asyncio.gather(*(keep_calling(caller, target, mix) for _ in range(48)))
                 try:
                     await until(lambda: load(pool).step_tokens_max is not None, timeout_s=300.0)
                 finally:

@@ -102,7 +102,7 @@ def test_keys_are_checked_by_the_secret_of_the_configuration(tmp_path):
     make_secret(auth.secret_file)
     secret = auth.secret_bytes()
     assert secret is not None
-    key = add_key(auth.keys_file, tenant="alice", secret=secret, created_at="now")
+    key = add_key(auth.keys_file, tenant="alice", secret=secret, created_at="2026-01-01T00:00:00+00:00")
     authenticator = make_authenticator(auth)
     authenticator.keys.put("k1", read_keys(auth.keys_file)[0].hmac, Identity("alice"))
     assert authenticator.identify(bearer(key)) == Identity("alice")
