@@ -1,5 +1,7 @@
 """500 streams at once: every byte is the backend's, and what the gateway adds to the time of an event is small."""
 
+import time
+
 import pytest
 from gateway_process import serving
 
@@ -13,8 +15,20 @@ PAUSE_S = 0.1
 ADDED_S_MAX = 0.01
 RATIO_MAX = 1.5  # or this times what the naive relay adds, where that is more: measured 0.9 to 1.2
 
+LOOP_S_MAX = (
+    0.09  # of CPU; 0.115 on a machine where a whole answer takes 0.5 ms instead of 0.2 (docs/results/relay.md):
+)
+# there p99 was 17 to 20 ms, also with the code that held 10 ms before
+
+
+def is_slow():
+    began = time.process_time()
+    sum(number * number for number in range(1_000_000))
+    return time.process_time() - began > LOOP_S_MAX
+
 
 @pytest.mark.alone
+@pytest.mark.skipif(is_slow(), reason="this machine is too slow for 500 streams")
 async def test_every_byte_and_little_delay(tmp_path, figure):
     streams, serves = numbered(events=EVENTS, pause_s=PAUSE_S)
 
