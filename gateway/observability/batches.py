@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Generic, TypeVar
 
-CLOSE_S_MAX = 2.0  # a collector or a pipe that nobody reads must not keep the process
+CLOSE_S_MAX = 2.0  # a collector or a pipe that is not read must not keep the process
 
 Record = TypeVar("Record")
 

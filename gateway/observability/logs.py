@@ -3,7 +3,7 @@
 Requests are in the access log (access_log.py). Control characters in a message are escaped, so a name from outside can
 neither begin a line of its own nor colour a terminal (CWE-117).
 
-The event loop writes the lines. So while nobody reads standard error and its pipe is full, lines are lost: to wait
+The event loop writes the lines. So while standard error is not read and its pipe is full, lines are lost: to wait
 would stop all streams. No thread writes them: workers are forked, and the last line before an end must come out.
 """
 
@@ -40,7 +40,7 @@ def configure_logging(level: str, form: Literal["text", "json"], stream: TextIO 
 
 
 def lines_lost() -> int:
-    """The number of lines of this process's log that nobody could read, since its start."""
+    """The number of lines of this process's log that were lost, since its start."""
     return sum(each.lost for each in logging.getLogger().handlers if isinstance(each, _Handler))
 
 
@@ -70,7 +70,7 @@ class _Handler(logging.StreamHandler[TextIO]):
             return
         self._rest = self._unwritten(self._rest)
         if self.lost > self._told:
-            text, lost = "%d lines of this log are lost: nobody read it", self.lost - self._told
+            text, lost = "%d lines of this log are lost: they were not read", self.lost - self._told
             note = self._line(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (lost,), None))
             if not self._write(note):
                 self.lost += 1
@@ -94,7 +94,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         while data and self._has_room():
             try:
                 data = data[os.write(self._descriptor or 0, data[: select.PIPE_BUF]) :]
-            except OSError:  # another process has taken the room; or nobody can read any more
+            except OSError:  # another process has taken the room; or the reader is gone
                 break
         return data
 

@@ -113,7 +113,7 @@ def test_a_line_longer_than_a_page_does_not_wait_for_the_rest_of_its_room(config
         log.info("read again")
         lines = (begun + read.read(1 << 20)).splitlines()
         assert [len(line) > 60_000 for line in lines] == [True, True, False, False]
-        assert lines[2].endswith(b" 1 lines of this log are lost: nobody read it")
+        assert lines[2].endswith(b" 1 lines of this log are lost: they were not read")
         assert lines[3].endswith(b"read again")
 
 
@@ -170,5 +170,5 @@ def test_a_pipe_that_nobody_reads_costs_lines_and_no_time(configure):
         assert 0 < kept < 5_000
         log.info("read again")
         lost, last = read.read(1 << 20).splitlines()
-        assert lost.endswith(b" %d lines of this log are lost: nobody read it" % (5_000 - kept))
+        assert lost.endswith(b" %d lines of this log are lost: they were not read" % (5_000 - kept))
         assert last.endswith(b"read again")
