@@ -18,8 +18,8 @@ from policies.types import BackendLoad, Cause, Group, Outcome, PolicyChoice, Req
 
 
 class Fact:
-    """The base of all facts that a Scheduler is told. It is not a dataclass itself, because a decoder asks which fact
-    it has.
+    """The base class of all facts that a driver reports to a Scheduler. `now` is the time of the fact in seconds,
+    `call` the name of the method that handles it. The class is no dataclass, but each of its subclasses is.
     """
 
     __slots__: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Fact:
 
 
 class RunFact(Fact):
-    """The base of all facts about a dispatched request, told by the process that holds the request."""
+    """The base class of facts about a dispatched request. The process that relays the request's answer reports them."""
 
     __slots__ = ()
     request_id: str
@@ -64,7 +64,7 @@ class Submitted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Progressed(Fact):
-    """The fact that a dispatched request has used this many tokens so far."""
+    """The fact that a dispatched request has used `usage` so far: prompt, cached and output tokens."""
 
     now: float
     request_id: str
@@ -151,7 +151,7 @@ class Cancelled(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Spent(Fact):
-    """The fact that a call which was never queued used this much of a tenant's service."""
+    """The fact that a call that never waits in a queue, such as tokenizing, used these tokens at a tenant's cost."""
 
     now: float
     tenant_id: str
@@ -194,7 +194,7 @@ class TenantsChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged(Fact):
-    """The fact that policies of the pool changed. None: that policy stays."""
+    """The fact that an operator changed policies of the pool. A policy of None stays as it is."""
 
     now: float
     fairness: PolicyChoice | None = None
@@ -206,7 +206,7 @@ class PolicyChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Restored(Fact):
-    """The fact that a checkpoint of the counters was restored."""
+    """The fact that tenants' and tiers' counters were restored from a checkpoint."""
 
     now: float
     checkpoint: ServiceCheckpoint
@@ -216,7 +216,7 @@ class Restored(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Adopted(Fact):
-    """The fact that a request already runs at a backend. Another Scheduler had dispatched the request."""
+    """The fact that a request runs at a backend already, where another Scheduler (an earlier leader) sent it."""
 
     now: float
     request: Request
@@ -229,7 +229,9 @@ class Adopted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Readmitted(Fact):
-    """The fact that a request waits in this Scheduler. Another Scheduler had admitted the request."""
+    """The fact that a request waits that another Scheduler (an earlier leader) had admitted. It is queued without a new
+    admission.
+    """
 
     now: float
     request: Request
@@ -240,7 +242,7 @@ class Readmitted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Parked(Fact):
-    """The fact that the process of a queued request is away, so the request waits outside of the queue."""
+    """The fact that the process of a queued request is away. The request leaves the queue until the process is back."""
 
     now: float
     request_id: str
@@ -249,7 +251,9 @@ class Parked(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TakenOver(Fact):
-    """The fact that this Scheduler continues for another one, and knows all requests that the other one had."""
+    """The fact that this Scheduler takes over from an earlier one, after all requests of that one were reported to it.
+    No backend gets a request before its next measurement.
+    """
 
     now: float
     call: Literal["taken_over"] = "taken_over"
@@ -257,7 +261,7 @@ class TakenOver(Fact):
 
 @dataclass(frozen=True, slots=True)
 class WindowsRestored(Fact):
-    """The fact that the use of limits per minute was restored."""
+    """The fact that the amounts that count against limits per minute were restored from a checkpoint."""
 
     now: float
     windows: WindowCheckpoint
@@ -266,7 +270,7 @@ class WindowsRestored(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SessionsRestored(Fact):
-    """The fact that the sessions of agents were restored."""
+    """The fact that agents' sessions were restored from a checkpoint."""
 
     now: float
     sessions: SessionsCheckpoint

@@ -23,9 +23,9 @@ _arrived_at = attrgetter("arrived_at")
 
 
 class Deadlines(dict[str, tuple[str, float]]):
-    """The deadlines of waiting requests. Each request id maps to the tenant's id and the time at which the wait ends.
-    `put` adds a request; `del` and `pop` remove it, and its void heap entry stays until it surfaces or the heap is
-    rebuilt. Mutable.
+    """The deadlines of waiting requests: a mapping of request id to tenant id and the time at which the wait ends.
+    `put` adds a request; `del` and `pop` remove it. A heap finds the next deadline; its entry for a removed request is
+    ignored later. Mutable.
     """
 
     __slots__ = ("_heap",)
@@ -67,11 +67,11 @@ class Deadlines(dict[str, tuple[str, float]]):
 
 
 class ArrivalOrder(Mapping[str, Request]):
-    """A mapping of waiting requests by id, oldest first, whatever the order in which they are added.
+    """A mapping of waiting requests by id, iterated in order of arrival.
 
-    A request comes after all requests that arrived before it. The exceptions are requests that another process reported
-    late, and requests that are put first. These few are kept apart; the others cost as much as in a dictionary.
-    Mutable.
+    The order is by arrival time also for requests that another process reported late. Only requests that are put first,
+    such as returned ones, precede all others. These two kinds are kept apart; the others cost as much as in a
+    dictionary. Mutable.
     """
 
     __slots__ = ("_first", "_in_order", "_late", "_late_heap", "_late_made")
@@ -159,8 +159,8 @@ class ArrivalOrder(Mapping[str, Request]):
 
 @dataclass(slots=True)
 class TenantQueue:
-    """The waiting requests of one tenant: those in the order, oldest first, and those that are held. `body_bytes`
-    counts both, `prompt_tokens` only those in the order.
+    """The waiting requests of one tenant: `requests` may be dispatched, oldest first; `held` wait for their API key's
+    limit or for their session. `body_bytes` counts both, `prompt_tokens` only `requests`. Mutable.
     """
 
     requests: ArrivalOrder = field(default_factory=ArrivalOrder)
@@ -187,7 +187,7 @@ EMPTY = TenantQueue()
 
 
 class TenantQueues:
-    """The waiting requests of each tenant, as one FIFO per tenant."""
+    """The waiting requests of all tenants, as one TenantQueue per tenant. Mutable."""
 
     def __init__(self) -> None:
         self.by_tenant: dict[str, TenantQueue] = {}
@@ -255,8 +255,8 @@ class TenantQueues:
 
 
 class PoolQueues(TenantQueues):
-    """The waiting requests of all tenants of one pool, with the deadline of each. An id occurs at most once in all of
-    them.
+    """The waiting requests of all tenants of one pool, with the deadline of each. A request id occurs at most once in
+    it. Mutable.
     """
 
     def __init__(self) -> None:

@@ -8,14 +8,15 @@ from policies.types import SloEnvelope
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """The reservation of one request at a backend: its slot and its KV memory.
+    """The reservation of one request at a backend: the slot and the KV memory that it takes there.
 
-    `tokens` are its own KV tokens (the tail of its prompt and its whole output), rounded up to blocks; `prefix` has the
-    leading blocks of its prompt that it may share, `block_tokens` tokens each. `output_tokens` are expected and
-    `produced_tokens` are produced already, over all its sequences. `prompt_tokens` is the estimate at dispatch, of
-    which `cached_tokens` need not be computed. The request arrived at `arrived_at`. It is the `number`-th request that
-    its backend was sent, and the `sender_number`-th that its `sender` (Request.sender) sent there. With it, `ran_with`
-    sequences of ours ran there. It may produce at most `output_tokens_max` tokens.
+    `tokens` are KV tokens for this request alone: the end of its prompt and its whole output, rounded up to blocks.
+    `prefix` has the hashes of the leading blocks of its prompt that it may share, `block_tokens` tokens each. Over all
+    sequences, `output_tokens` are expected, at most `output_tokens_max` are allowed, and `produced_tokens` are produced
+    already. `prompt_tokens` is the estimate at dispatch, of which `cached_tokens` need no prefill. The request arrived
+    at `arrived_at`. It is the `number`-th that was sent to its backend, and the `sender_number`-th that its `sender`
+    (Request.sender) sent there. `ran_with` counts the sequences of ours that ran there after its dispatch, its own
+    included.
     """
 
     tier_id: str

@@ -61,7 +61,7 @@ from policies.types import (
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler:
-    """The scheduler of one pool, which decides which request is served next, and by which backend."""
+    """The scheduler of one pool, which decides which waiting request is sent next, and to which backend. Mutable."""
 
     def __init__(self, settings: SchedulerSettings | None = None, **changed: Any) -> None:
         """Make a scheduler with these settings (None: the defaults). `changed` overrides single settings."""

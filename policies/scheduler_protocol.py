@@ -10,7 +10,7 @@ from policies.types import Action, Outcome, RateLimits, Request, Snapshot, Timin
 
 
 class SchedulerProtocol(Protocol):
-    """The interface of a Scheduler: the facts that it is told, and its decisions."""
+    """The interface of a Scheduler: it takes facts, and returns decisions."""
 
     def submit(self, request: Request, now: float) -> None: ...
     def arrived(self, request: Request, now: float) -> Sequence[Action]:
@@ -27,7 +27,7 @@ class SchedulerProtocol(Protocol):
 
 
 class ViewedSchedulerProtocol(SchedulerProtocol, Protocol):
-    """The interface of a Scheduler with its views."""
+    """The interface of a Scheduler that can also be observed: counters, snapshots, limits, and why a request waits."""
 
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot: ...
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits: ...
@@ -39,6 +39,6 @@ class ViewedSchedulerProtocol(SchedulerProtocol, Protocol):
 
 
 class SharedSchedulerProtocol(ViewedSchedulerProtocol, Protocol):
-    """The interface of a Scheduler that decides for many processes, with its parts for what else is written of it."""
+    """The interface of a Scheduler that a leader runs for many processes, whose `parts` its checkpoints read."""
 
     parts: SchedulerParts

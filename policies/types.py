@@ -15,10 +15,11 @@ from policies.step_time.model import StepTime
 
 @dataclass(frozen=True, slots=True)
 class SloEnvelope:
-    """The latency targets of a request: token j (0-based) is due at arrival + ttft_s + j * tpot_s.
+    """The latency targets of a request, in seconds: token j (from 0) is due at arrival + ttft_s + j * tpot_s. None: no
+    target.
 
-    `ttft_s_given` is the tenant's own target where the request asks for a shorter `ttft_s`. The feasibility rule uses
-    `ttft_s_given` for the delay that the request causes to others.
+    If the request asks for a shorter TTFT than its tenant's, `ttft_s_given` is the tenant's. The scheduler uses it
+    where it delays other requests for this one, so that asking for a shorter TTFT costs them nothing.
     """
 
     ttft_s: float | None = None
@@ -30,13 +31,13 @@ class SloEnvelope:
 class Tier:
     """A class of tenants. Tiers share the pool by weight, however many tenants each has.
 
-    `reserve_ratio` is the part of every backend's capacity that only this tier may enter, so that an arrival finds a
-    free slot without preemption.
+    `reserve_ratio`, from 0 to 1, is the part of every backend's capacity that only this tier may use, so that an
+    arrival finds a free slot without preemption. If `rejects_misses`, a request that cannot meet its envelope is
+    rejected; otherwise it waits. Requests of a `preemptible` tier may be preempted, until their first token, for a
+    request with an envelope.
 
-    With `rejects_misses` a request that cannot meet its envelope is rejected; otherwise it waits. `priority` orders
-    shedding: lower tiers are shed first (llm-d's polarity; vLLM's is the opposite). Only tiers below 0 are shed.
-    `priority` does not order the queue. A `preemptible` tier's requests may be preempted for a request with an envelope
-    until their first token.
+    `priority` orders shedding, not the queue. Tiers with the lowest number are shed first, and only those below 0 (as
+    in llm-d; vLLM's priority has the opposite direction).
     """
 
     id: str
@@ -57,9 +58,9 @@ DEFAULT_TIER = Tier(id="default")
 @dataclass(frozen=True, slots=True)
 class Group:
     """A group of tenants of one tier, such as a department or a customer. Its tenants share one account in the tier.
-    Groups share their tier by weight, however many tenants each has, and a tenant without a group counts as one. A
-    limit of None does not exist; the limits of a group hold for all of its tenants together. Budgets per day and month
-    hold over all pools and are enforced before the scheduler.
+    The groups of a tier share it by weight, however many tenants each has; a tenant without a group counts as one
+    group. A group's limits hold for all of its tenants together; None: no limit. Budgets per day and month hold over
+    all pools, and are enforced before the scheduler.
     """
 
     id: str
@@ -74,7 +75,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """Limits of one API key, within those of its tenant. A limit of None does not exist."""
+    """Limits of one API key, within those of its tenant. None: no limit."""
 
     in_flight_max: int | None = None
     requests_per_minute_max: int | None = None
@@ -83,9 +84,9 @@ class KeyLimits:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """An account that is served fairly. A limit of None does not exist. Budgets per day and month hold over all pools
-    and are enforced before the scheduler. The tier of a tenant with a group is that of its group. `keys` are the limits
-    of those of its API keys that have any, by id.
+    """An account that is served fairly. A limit of None is no limit. Budgets per day and month hold over all pools, and
+    are enforced before the scheduler. A tenant with a group belongs to the tier of its group. `keys` has the limits of
+    its API keys, by key id; a key without limits of its own is left out.
     """
 
     id: str
@@ -111,24 +112,24 @@ class Tenant:
 class Request:
     """One call that generates tokens, as far as the scheduler needs to know it.
 
-    `choices` is the number of sequences (n, or the number of prompts times n); `prompt_tokens` (an estimate until the
-    backend reports) and `output_tokens_max` count all of them. `prefix` holds chained hashes of the prompt's leading
-    blocks of `prefix_block_tokens` tokens each: equal hashes at one backend share KV blocks. `output_tokens_known` is
-    the true output length where it is known (oracle prediction in a simulation). `backend_ids` are the only backends
-    that can serve the request (a LoRA adapter that a part of the pool has, an answer that one backend keeps); None:
-    all. `program_id` names the agent (an application of many calls) that the request belongs to. `sender` names the
-    process that holds the client's connection and sends the request to its backend; empty: the scheduler's own.
+    `choices` is the number of sequences (n times the number of prompts). `prompt_tokens` and `output_tokens_max` are
+    sums over all of them; `prompt_tokens` is an estimate until the backend reports. `prefix` holds chained hashes of
+    the prompt's leading blocks, `prefix_block_tokens` tokens each: equal hashes at one backend share KV blocks.
+    `output_tokens_known` is the true output length, where a simulation knows it. `backend_ids` are the only backends
+    that can serve the request (some have a LoRA adapter, or one keeps an earlier answer); None: all. `program_id` names
+    the agent (an application of many calls) that the request belongs to. `sender` names the process that holds the
+    client's connection and sends the request to its backend; empty: the scheduler's own.
 
-    A request that `is_resumable` may be interrupted after any token and continued from there, at any backend. An
-    interrupted request has `produced_tokens` of its output, the last of them from the backend `ran_at`. It was
-    preempted `preemptions` times so far. A driver that submits a request leaves these three alone.
+    An answer that `is_resumable` may be interrupted after any token and continued from there, at any backend. An
+    interrupted request has `produced_tokens` of its output, the last of them from the backend `ran_at`. `preemptions`
+    counts how often it was preempted. A driver that submits a request does not set these three.
 
     `key_id` is the API key of the request; empty: none. `parent_id` is the `program_id` of the session that started the
-    request's session. With `ends_session`, the request's session has no further call (policies/sessions/).
+    request's session. If `ends_session`, no further call of its session comes (policies/sessions/).
 
-    A request that `may_pass_on` has another pool to go to, unless its client has a part of the answer. So it is
-    rejected if it would miss its envelope, even in a tier without `rejects_misses`, and if it would wait for a backend
-    to come.
+    A request that `may_pass_on` can go to another pool, as long as its client has no part of the answer. So it is
+    rejected here, even in a tier without `rejects_misses`, if it would miss its envelope or wait for a backend to
+    become available.
     """
 
     id: str
@@ -187,11 +188,12 @@ class Usage(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """The measured latency of one answer, of which `tokens` were seen (policies/slo/timeliness.py).
+    """The measured latency of one answer, from the `tokens` that were seen (policies/slo/timeliness.py),
+    `tokens_in_time` of which were not late.
 
-    `ttft_s` is None for an answer that was not streamed: its first token was not seen. `tpot_s` and `tpot_envelope_s`
-    are the largest times per output token over the answer: since its first token came, and since its first token was
-    due. None: there was no second token, or it was not seen.
+    `ttft_s` is None for an answer that was not streamed, because its first token was not seen. `tpot_s` and
+    `tpot_envelope_s` are the largest average times per output token up to any token: `tpot_s` from the time when the
+    first token came, `tpot_envelope_s` from when it was due. None: no second token was seen.
     """
 
     ttft_s: float | None
@@ -209,7 +211,9 @@ class Timing(NamedTuple):
 
 
 class ReplicaShare(NamedTuple):
-    """One replica's part of a limit that `replicas` share. Of a remainder, the first replicas get one more each."""
+    """One replica's part of a limit that `replicas` replicas share. They get equal parts; if it does not divide evenly,
+    the replicas of the lowest `number` get one more.
+    """
 
     replicas: int = 1
     number: int = 0
@@ -234,23 +238,23 @@ KV_BLOCK_TOKENS: Final = 16
 class BackendLoad:
     """The size of a backend and its last measured load.
 
-    Several engines behind one URL are one backend of their summed capacity (`engines` is their number). None means
-    unknown: sizes are then learnt or bounded by defaults, and measurements are ignored. Of the waiting requests, some
-    may wait for other things than room, such as a grammar; None: the engine does not report their number.
-    `prefixes_shared`: requests with equal prompt blocks hold them once (automatic prefix caching). `measured_at` tells
-    a new measurement from a repeated one; None: every one is new.
+    Several engines behind one URL are one backend of their summed capacity; `engines` is their number. A size of None
+    is unknown, and is then learnt or bounded by a default; a measurement of None is ignored.
+    `requests_waiting_for_room` are the waiting requests that lack a slot or memory, not something else such as a
+    grammar; None: the engine does not report them. `prefixes_shared`: requests with equal prompt blocks hold them once
+    (automatic prefix caching). `measured_at` tells a new measurement from a repeated one; None: every one is new.
 
-    An engine step computes at most `step_tokens_max` tokens (vLLM's max_num_batched_tokens), at most
-    `prompt_step_tokens_max` of one prompt (long_prefill_token_threshold; None: no lower limit), chosen by the rule
-    `batching`: vLLM's own ("vllm") or FairBatching ("fair"). `step_time` is the step-time model as known so far.
+    An engine step computes at most `step_tokens_max` tokens (vLLM's max_num_batched_tokens), and at most
+    `prompt_step_tokens_max` of one prompt (long_prefill_token_threshold; None: no lower limit). `batching` is the rule
+    that chooses them: vLLM's own ("vllm") or FairBatching ("fair"). `step_time` is the step-time model as known so far.
 
-    `pab_tokens` is the prefill admission budget that the engine reports. It includes all requests up to the last
-    dispatch to this backend (Dispatch.number) that `pab_dispatches` has of each sender; None: all that were sent before
-    this report.
+    `pab_tokens` is the engine's reported prefill admission budget: prompt tokens that it can take without making a
+    request late. For each sender, `pab_dispatches` has the number of the last dispatch to this backend
+    (Dispatch.number) that the budget includes; None: it includes all that were sent before the report.
 
-    `share` is this replica's part of the capacity; the other replicas are assumed to use their whole parts.
-    `untold_tokens` are KV tokens that our requests hold there beyond the usage that was told. A backend that `drains`
-    is not available, and its running requests have to leave it soon.
+    `share` is this replica's part of the capacity; the other replicas are assumed to use theirs fully. `untold_tokens`
+    are KV tokens that our requests hold there and that were not yet reported to the scheduler. A backend that `drains`
+    gets no new request, and its running requests have to leave it soon.
     """
 
     backend_id: str
@@ -278,9 +282,7 @@ class BackendLoad:
 
 
 class Outcome(StrEnum):
-    """The way in which a dispatched request ended. Each of the three is a different kind of evidence about the
-    backend.
-    """
+    """How a dispatched request ended. The three outcomes tell different things about the backend's health."""
 
     COMPLETED = "completed"
     CLIENT_DISCONNECTED = "client_gone"
@@ -288,7 +290,7 @@ class Outcome(StrEnum):
 
 
 class Cause(StrEnum):
-    """The cause for which a dispatched request waits again."""
+    """The cause for which a dispatched request left its backend and waits again."""
 
     FAILED = "failed"
     """Its backend failed, or did not take it."""
@@ -323,8 +325,8 @@ may have broken a backend that broke.
 
 
 class LimitKind(StrEnum):
-    """The kind of the limit that rejected a request: requests or tokens per minute, or tokens or cost per day or month.
-    The limit is one of the tenant, its group or the key.
+    """The kind of a tenant's, group's or key's limit that rejected a request: requests or tokens per minute, or tokens
+    or cost per day or month.
     """
 
     REQUESTS = "requests"
@@ -339,12 +341,12 @@ class LimitKind(StrEnum):
 class Dispatch:
     """The decision to send this request to this backend now.
 
-    Up to `quiet_tokens` of output, no decision depends on the number of tokens so far: these tokens may be reported to
-    the scheduler late, but before the accounts are read. `cached_tokens` of the prompt are assumed to be in the
-    backend's prefix cache and charged as such until the backend reports. A request that `may_be_preempted` may be
-    preempted until its client has been sent something, and later too if it is resumable. It is the `number`-th request
-    that its sender sends to this backend. Its reservation has room for `output_tokens`. As far as sessions and prefixes
-    are known, its backend has computed `expected_tokens` of the prompt before.
+    While the answer has at most `quiet_tokens` output tokens, no decision depends on their number. So they may be
+    reported to the scheduler late, but before the accounts are read. `cached_tokens` of the prompt are assumed to be in
+    the backend's prefix cache, and are charged as cached until the backend reports. If `may_be_preempted`, the request
+    may be preempted until its client has been sent something; if it is resumable, also later. `number` counts the
+    requests that its sender has sent to this backend, this one included. The reservation has room for `output_tokens`.
+    `expected_tokens` of the prompt were computed at the backend before, as far as sessions and prefixes tell.
     """
 
     request_id: str
@@ -359,8 +361,9 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The decision to reject this request. A client that retries within `retry_after_s` seconds is rejected again.
-    `limit` is the rate limit that rejected it; None: no rate limit did.
+    """The decision to reject this request. A client that retries before `retry_after_s` seconds have passed is rejected
+    again. `limit` is the kind of rate limit or budget that the request exceeds; None: it was rejected for another
+    reason.
     """
 
     request_id: str
@@ -416,7 +419,7 @@ class RateLimits:
 
 
 class Wait(StrEnum):
-    """The reason for which a request is queued. If several hold, it is the first one in this order."""
+    """Why a request is queued. If several reasons hold, it is the first one in this order."""
 
     NO_BACKEND = "no_backend"
     """No backend that can serve it is available."""
@@ -436,10 +439,10 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """The reason for which one request is queued, in a snapshot. `ahead` is the tenant that is next in the request's
-    queue; None: it is the request's own tenant, or the request does not wait because of its place in the order.
-    `start_s` is the predicted time until it is sent, in seconds; None: there is no forecast. `ahead_requests` is the
-    number of requests of its own tenant that are queued before it.
+    """Why and how long one request is queued, in a snapshot. `ahead` is the tenant whose request is next in the same
+    queue; None: it is the request's own tenant, or the order is not why the request waits. `start_s` is the predicted
+    time until the request is sent, in seconds; None: no forecast. `ahead_requests` counts the requests of its own
+    tenant before it.
     """
 
     reason: Wait
@@ -450,10 +453,10 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """The SLO attainment of some requests: the number of them that met each target. Only requests with an envelope that
-    have ended count. A target that is not set is met. `tpot_met` counts from the first token, `tpot_envelope_met` from
-    the time at which the first token was due. `met` counts requests with both `ttft_met` and `tpot_envelope_met`: all
-    of their tokens were in time. `requests` does not include `refused`, the rejected ones.
+    """How many requests of a tenant or tier met their latency targets. `requests` counts the requests with an envelope
+    that have ended, without the rejected ones, which `refused` counts. A target that is not set is met. `tpot_met` uses
+    the time since the first token came, `tpot_envelope_met` since the first token was due. `met` counts requests with
+    both `ttft_met` and `tpot_envelope_met`: all of their tokens were in time.
     """
 
     requests: int = 0
@@ -470,7 +473,7 @@ SESSION_WAIT_BOUNDS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.
 
 
 class SessionState(StrEnum):
-    """The state of an agent's session. One that runs or is idle is admitted: its context counts at its backend."""
+    """The state of an agent's session. While it is running or idle, its context keeps its room at its backend."""
 
     RUNNING = "running"
     IDLE = "idle"
@@ -482,9 +485,9 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One session of an agent in a snapshot. It has been in its `state` since `since_at`. A held session waits until
-    `needs_tokens` have room, at the latest until about `until_at`. Both are times on the snapshot's clock, so that they
-    do not change from one snapshot to the next.
+    """One session of an agent in a snapshot, in its `state` since `since_at`. A turn of a held session waits for room
+    for `needs_tokens` KV tokens, until about `until_at` at the latest. Both times are in seconds on the snapshot's
+    clock, so they stay the same from one snapshot to the next.
     """
 
     id: str
@@ -501,9 +504,9 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class WorkingSetView:
-    """The contexts of sessions at one backend in a snapshot. They have `tokens`; they may have `tokens_max` of its KV
-    pool, which is the part `eta` (None: the size of the pool is not known). In about the last 10 s the backend was busy
-    for `busy_ratio` of the time, and spent `recomputed_ratio` of the busy time on computing contexts again.
+    """The contexts of sessions at one backend in a snapshot. They have `tokens` KV tokens now, and may have
+    `tokens_max`: the part `eta` of the KV pool (None: its size is not known). Over about the last 10 s, the backend was
+    busy for `busy_ratio` of the time, and spent `recomputed_ratio` of the busy time on computing contexts again.
     """
 
     tokens: int
@@ -516,11 +519,12 @@ class WorkingSetView:
 
 @dataclass(frozen=True, slots=True)
 class SessionsView:
-    """The sessions of a pool in a snapshot. `is_holding`: turns are held where they have no room. `demand_tokens` is
-    the sum of the working sets and the contexts of held turns. Since the start: the pauses, and those of sessions that
-    had their quantum (`yields`). `expected_tokens` are the prompt tokens of later turns that were expected to be
-    cached, of which `recomputed_tokens` were computed again. `wait_counts` counts turns by how long they waited for
-    room (SESSION_WAIT_BOUNDS_S); `wait_s` is the sum of these waits.
+    """The sessions of a pool in a snapshot. `is_holding`: turns without room are held. `demand_tokens` are the KV
+    tokens of all working sets and of the held turns' contexts. From `pauses` on, the fields are sums since the start.
+    `pauses` counts paused sessions, `yields` those paused because they had used their quantum. Of the prompt tokens of
+    later turns, `expected_tokens` were expected in the prefix cache, of which `recomputed_tokens` were computed again.
+    `wait_counts` counts turns by how long they waited for room (bounds: SESSION_WAIT_BOUNDS_S); `wait_s` is the sum of
+    these waits.
     """
 
     is_holding: bool
@@ -537,15 +541,17 @@ class SessionsView:
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """One tenant in a snapshot. `service` is charged since start; `rank` orders the tenants of a tier.
-    `slack_s_min` is the least slack of its requests with an envelope, queued or running.
+    """One tenant in a snapshot. `service` is the service that it was charged since start, in service units. `rank`
+    orders the tenants of a tier, in service over weight. `slack_s_min` is the shortest time until a token of any of its
+    requests with an envelope, queued or running, is late.
 
-    `waiting_spell` numbers the uninterrupted spells in which a request of the tenant waited that its limits let it
-    send. The same number at two instants, other than 0, means that it waited throughout; 0: it does not wait.
+    `waiting_spell` is the number of the present spell: the time in which, without a break, a request of the tenant
+    waits and the tenant's limits let it send. 0: no such request waits. If two snapshots show the same number above 0,
+    the tenant waited all the time between.
 
-    `used` are the tokens that it was charged for since start, prompts from their dispatch on. `oldest_at` is the
+    `used` are the tokens that it was charged for since start; a prompt counts from its dispatch. `oldest_at` is the
     arrival time of the first request of its queue, and `waits` is why that request waits; None: no request is queued.
-    `sessions` has those of its agents' sessions that are held or were used last; `session_states` counts all.
+    `sessions` has the sessions that are held or were used last; `session_states` counts all of its sessions by state.
     """
 
     queued_requests: int
@@ -567,7 +573,7 @@ class TenantView:
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """One tier in a snapshot: the sums over its tenants. `service` is charged since start."""
+    """One tier in a snapshot, with sums over its tenants. `service` was charged since start, in service units."""
 
     queued_requests: int
     in_flight_requests: int
@@ -577,8 +583,8 @@ class TierView:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """One request with an envelope in a snapshot; without a `backend_id` it is queued. `slack_s` is the time until its
-    next token is due; negative: it is late.
+    """One request with an SLO envelope in a snapshot; `backend_id` None: it is queued. `slack_s` is the time until its
+    next token is due, in seconds; negative: the token is late.
     """
 
     tenant_id: str
@@ -589,10 +595,11 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class StepsView:
-    """The state of a backend's step-time limit in a snapshot. `step_s` is the predicted time of a step in which all
-    running requests decode; its bound `step_s_max` is the tightest TPOT target of the running requests, or the knee of
-    throughput (None: no bound). `prefill_s` is the predicted time of prompts that were sent and are not computed yet.
-    `budget_tokens` is the prefill admission budget, as reported by the engine or computed over one second.
+    """The state of a backend's limit by step time, in a snapshot. `step_s` is the predicted time of a step in which all
+    running requests decode. Its upper bound `step_s_max` is the tightest TPOT target of these requests, or the step
+    time beyond which a larger batch gives little throughput; None: no bound. `prefill_s` is the predicted time to
+    compute all prompts that were sent and are not computed yet. `budget_tokens` is the prefill admission budget: as the
+    engine reports it, or the prompt tokens that it can compute in one second.
     """
 
     step_s: float
@@ -612,7 +619,7 @@ class ReserveView:
 
 
 class Binding(StrEnum):
-    """The reason for which a backend gets no further request. If several hold, it is the first one in this order."""
+    """Why a backend gets no further request. If several reasons hold, it is the first one in this order."""
 
     UNHEALTHY = "unhealthy"
     """It is not available."""
@@ -631,7 +638,7 @@ class Binding(StrEnum):
 
 
 class SizeSource(StrEnum):
-    """The source of a backend's limit on the sequences that run at once."""
+    """Where a backend's limit on the sequences that run at once comes from."""
 
     GIVEN = "given"
     """It is configured, or the backend says it."""
@@ -643,10 +650,10 @@ class SizeSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BackendView:
-    """One backend in a snapshot: our load and external load against its limits. `step_time` is the step-time model,
-    certain or not. `steps` is None where no limit uses that model. `sequences_max` is the number of sequences that the
-    concurrency limit allows, whatever the number of slots (None: the limit is not a number). `size` names the source of
-    `requests_limit`. `bound_by` is None while it has room for one more request.
+    """One backend in a snapshot: our load and external load (of other clients) against its limits. `step_time` is the
+    step-time model, reliable or not; `steps` is None where no limit uses it. `sequences_max` is the most sequences by
+    the concurrency limit, which may be more than the slots (None: this limit is not a number). `size` tells where
+    `requests_limit` comes from. `bound_by` is why the backend gets no further request; None: it has room for one more.
     """
 
     available: bool
@@ -666,12 +673,13 @@ class BackendView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a Scheduler for people and metrics; never an input to a decision. `attainment` is by tier.
+    """The state of a Scheduler for the operator's page and metrics; never an input to a decision. `attainment` is by
+    tier.
 
-    `service_in_flight_max` is the price of as many output tokens as may be in flight at once (U in fairness.md);
-    infinite where the size of a backend is unknown. `sent_again_tokens` counts the prompt and output tokens that were
-    sent again to continue interrupted requests, since the start. `sessions` None: none are known, or they were not
-    asked for.
+    `service_in_flight_max` is the price of the most output tokens that may be in flight at once, in service units (U in
+    fairness.md); infinite where the size of a backend is unknown. `sent_again_tokens` counts, since the start, the
+    prompt and output tokens that were sent again to continue interrupted requests. `sessions` None: no session is
+    known, or the caller did not ask for them.
     """
 
     now: float

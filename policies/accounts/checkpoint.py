@@ -23,9 +23,10 @@ RETURNING_S = 10.0  # clients retry after about a second
 
 @dataclass(frozen=True, slots=True)
 class TierCheckpoint:
-    """The counters of one tier in one queue: its own, those of its tenants, and the level that a joining tenant is
-    lifted to. All in service over weight. In a tier with groups, `tenants` are those without a group, whose counters
-    compare with those of the groups; a group is like a tier, and has no groups itself.
+    """The saved counters of one tier in one queue. A counter is the service that a tier, group or tenant has received,
+    over its weight. `counter` is the tier's own, `tenants` has those of its tenants, by id. A tenant that joins is
+    lifted to `level`. If the tier has groups, `groups` has one checkpoint for each, and `tenants` only the tenants
+    without a group. Groups have no groups themselves.
     """
 
     counter: float = 0.0
@@ -43,7 +44,7 @@ class TierCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class QueueCheckpoint:
-    """The counters of all tiers in one queue, and the level that a joining tier is lifted to."""
+    """The saved counters of one queue, by tier. A tier that joins is lifted to `level`, in service over weight."""
 
     level: float = 0.0
     tiers: Mapping[str, TierCheckpoint] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Price(Protocol):
-    """The price of a request's service so far."""
+    """The interface of price functions: how many service units does a request cost its tenant, by its tokens so far?"""
 
     def service(self, prompt_tokens: float, cached_tokens: float, output_tokens: float) -> float:
         """Service units for the totals so far; cached tokens are part of the prompt tokens."""
@@ -19,7 +19,8 @@ class Price(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinearPrice:
-    """A price with a fixed weight for each token (VTC Alg. 2; 1 and 2 as in the paper).
+    """A price with a fixed number of service units for each kind of token. The prices of prompt and output tokens, 1
+    and 2, are those of the VTC paper (Alg. 2).
 
     Prompt tokens found in the prefix cache cost the engine no prefill and have their own, small price.
     """
@@ -38,10 +39,11 @@ class LinearPrice:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledQuadraticPrice:
-    """A price in milliseconds of amortised GPU time, fitted on Llama-7B / A10G with a pool of 10,000 tokens.
+    """A price in milliseconds of GPU time, with quadratic terms. It was measured on Llama-7B / A10G with a KV pool of
+    10,000 tokens.
 
     The defaults are an ordinary least-squares fit to the 23 points of the VTC authors' cost profile. Cached prompt
-    tokens still occupy the pool and are attended to: they save only the linear part of their prefill.
+    tokens save only the linear part of their prefill, because they occupy the KV pool and later tokens attend to them.
     """
 
     prompt_ms: float = 0.21001891
@@ -62,10 +64,11 @@ class ProfiledQuadraticPrice:
 
 @dataclass(frozen=True, slots=True)
 class ExtendPrice:
-    """A price with a fixed weight for each token that has to be computed (DLPM): prompt tokens in the prefix cache are
-    free.
+    """The price of DLPM: a fixed number of service units for each token that has to be computed. Prompt tokens in the
+    prefix cache are free.
 
-    *Extend tokens* are the prompt tokens that are not cached; weights 1 and 2 as in the paper's evaluation.
+    *Extend tokens* are the prompt tokens that are not cached. The prices of extend and output tokens, 1 and 2, are
+    those of the paper's evaluation.
     """
 
     extend: float = 1.0

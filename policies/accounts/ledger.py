@@ -24,9 +24,8 @@ Charge = tuple[float, float]
 
 @dataclass(slots=True)
 class InFlight:
-    """The account of a dispatched request: its backend, its charge, and its predicted further need.
-
-    A returned request keeps its entry while it waits, until it is dispatched again.
+    """The account of one dispatched request: its backend, the service that it was charged, and the tokens that it is
+    expected to produce. A request that returns to its queue keeps its account until it is dispatched again. Mutable.
     """
 
     request: Request
@@ -55,8 +54,8 @@ class InFlight:
 
 @dataclass(slots=True)
 class Served:
-    """The service that one tenant received since start, in service units (not over weight), and the tokens that it was
-    charged for.
+    """The total service of one tenant since the process started, in service units (not divided by the tenant's weight),
+    and the tokens that this service was charged for.
     """
 
     service: float = 0.0
@@ -77,8 +76,8 @@ NOTHING_SERVED: Final = Served()
 
 @dataclass(slots=True)
 class Interruptions:
-    """Counts of the interrupted answers in one pool since its start, by cause, and of the tokens that were sent again
-    to continue these answers. Mutable.
+    """Counts, for one pool since its start: interrupted answers by cause, and the tokens that were sent again to
+    continue these answers. Mutable.
     """
 
     by_cause: Counter[Cause] = field(default_factory=Counter)
@@ -87,7 +86,7 @@ class Interruptions:
 
 @dataclass(slots=True)
 class Ledger:
-    """The accounts of all dispatched requests of one pool, and the service that its tenants received since start."""
+    """The accounts of a pool's dispatched requests, and the total service of each tenant since the start. Mutable."""
 
     price: Price
     interruptions: Interruptions = field(default_factory=Interruptions)

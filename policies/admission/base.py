@@ -16,8 +16,8 @@ UNLIMITED = RateLimits()
 
 
 class AdmissionReject(NamedTuple):
-    """The rejection of a request by an admission rule; `limit` names the rate limit that was hit. `retry_after_s` is
-    None where it follows from the rate at which the tenant's queue drains.
+    """The rejection of a request by an admission rule. `limit` is the kind of the rate limit that the request exceeds.
+    `retry_after_s` None: the caller computes this time from the rate at which the tenant's queue drains.
     """
 
     reason: Reason

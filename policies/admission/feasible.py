@@ -23,8 +23,9 @@ OVERLOAD_S_MAX = 10.0  # the longest time that one late request keeps sheddable 
 
 
 class Feasibility(Admission):
-    """An admission rule that rejects requests that would miss their TTFT target. While a request of a tier that is not
-    sheddable would be late, it also rejects requests of sheddable tiers. Mutable.
+    """An admission rule that rejects a request whose first token is forecast to come after its TTFT target, if the
+    request's tier says so. If a request of a tier that may not be shed would be late, the pool is overloaded. The rule
+    then rejects all requests of tiers that may be shed, for as many seconds as that request would be late. Mutable.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ Reserved = tuple[RateWindow, Booking]
 
 class RateLimiter(Admission):
     """An admission rule that limits rates: at most `requests_per_minute_max` admitted requests and
-    `tokens_per_minute_max` tokens in a scope. A scope is a tenant, all tenants of a group, or an API key.
+    `tokens_per_minute_max` tokens per minute, for a tenant, for all tenants of a group together, or for an API key.
     """
 
     reads_limits = True

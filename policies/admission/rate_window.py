@@ -16,21 +16,21 @@ WINDOW_S = 60.0
 
 @dataclass(slots=True)
 class Booking:
-    """An amount of requests or tokens that counts against a limit from `booked_at` until its window has passed."""
+    """A number of requests or tokens that was used at `booked_at`, and counts against a limit until its window ends."""
 
     booked_at: float
     amount: int
 
 
 class Booked(NamedTuple):
-    """An amount of requests or tokens that was booked `age_s` seconds ago."""
+    """A booking in a checkpoint: a number of requests or tokens, used `age_s` seconds before the checkpoint."""
 
     age_s: float
     amount: int
 
 
 class MinuteCheckpoint(NamedTuple):
-    """The bookings that count against the limits per minute of one scope (scopes.py), oldest first."""
+    """The bookings that still count against the limits per minute of one tenant, group or API key, oldest first."""
 
     requests: tuple[Booked, ...] = ()
     tokens: tuple[Booked, ...] = ()
@@ -43,7 +43,7 @@ NOTHING_BOOKED: WindowCheckpoint = MappingProxyType({})
 
 
 class RateWindow(Protocol):
-    """The amounts that count against one limit per minute now. Mutable; times are in seconds."""
+    """The requests or tokens that count against one limit per minute now. Mutable; times are in seconds."""
 
     def used(self, now: float) -> int:
         """The sum of the amounts that count now."""
@@ -80,8 +80,8 @@ class _Second:
 
 
 class SlidingWindow:
-    """A rate window of the last 60 s. Apart from empty ones, it holds at most as many bookings as the limit has
-    units.
+    """A rate window in which a booking counts for 60 s. The limit also bounds the number of bookings that are not
+    empty, because each of them is at least one request or token.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class SlidingWindow:
 
 
 class FixedWindow:
-    """A rate window that begins with the clock's last full minute."""
+    """A rate window in which a booking counts until the clock's next full minute."""
 
     def __init__(self) -> None:
         self._minute = 0

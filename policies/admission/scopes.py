@@ -12,7 +12,7 @@ from policies.types import Group, KeyLimits, Tenant
 
 
 class Scope(NamedTuple):
-    """The name and the limits of a scope of limits per minute: a tenant, a group or an API key."""
+    """A tenant, group or API key that has limits per minute: its name and these limits."""
 
     name: str
     limits: Tenant | Group | KeyLimits

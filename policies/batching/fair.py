@@ -23,9 +23,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Decode(NamedTuple, Generic[Key]):
-    """A running request in the decode phase: the engine computes its next token in one step. It reads `context_tokens`
-    of KV. `slack_s` is the time from now until that token is late, `tpot_s` the target per token, above zero; both are
-    infinite without a target. With drafts to verify, the request computes more than one token, all of them or none.
+    """A running request whose prompt is computed. The next engine step may compute `tokens` for it, all or none: one
+    token, or more if it verifies drafts (speculative decoding). The step then reads its `context_tokens` of KV. Its
+    next token is late in `slack_s` seconds from now. `tpot_s` is its target per token, above zero. Both are infinite
+    without a target.
     """
 
     key: Key
@@ -36,8 +37,8 @@ class Decode(NamedTuple, Generic[Key]):
 
 
 class Prefill(NamedTuple, Generic[Key]):
-    """A request whose prompt is not computed yet, or not all of it. `slack_s` is the time until its first token is
-    late, infinite without a target.
+    """A request with prompt tokens that are not computed yet. Its first token is late in `slack_s` seconds from now;
+    infinite without a target.
     """
 
     key: Key

@@ -21,8 +21,8 @@ from policies.step_time.model import StepTimeModel
 
 
 class DueDecode(NamedTuple):
-    """A running request: `slack_s` is the time until its next token is due, in seconds, infinite without a deadline. A
-    step reads `context_tokens` KV tokens for it.
+    """A running request whose prompt is computed. Its next token is due in `slack_s` seconds, infinite without a
+    deadline. An engine step reads `context_tokens` KV tokens for this request.
     """
 
     slack_s: float

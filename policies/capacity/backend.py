@@ -54,8 +54,9 @@ class Clock:
 
 
 class BackendCapacity:
-    """The capacity of one backend: our load and external load there, and the room that is left. Mutable. The limits are
-    recomputed with every measurement. Every dispatch decision asks what fits.
+    """The capacity of one backend: what our requests and external load (other clients' requests) use of it, and the
+    room that is left. Its limits are recomputed with every measurement. Every dispatch decision asks it what fits.
+    Mutable.
     """
 
     # Slots for speed, as in EngineWork.

@@ -16,7 +16,7 @@ End = tuple[float, int, Reservation]
 
 
 class EndOrder:
-    """The reservations of one backend, ordered by the steps that each has left. Mutable."""
+    """The reservations of one backend, ordered by the engine steps until each one's predicted end. Mutable."""
 
     __slots__ = ("_end_of", "_ends", "moved")
 

@@ -19,7 +19,7 @@ RECOVERY_RATIO = 0.005  # per measurement
 
 
 class Headroom:
-    """The usable part of one backend's KV pool, learnt from its preemptions. Mutable."""
+    """The part of one backend's KV pool that requests may use, learnt from the engine's preemptions. Mutable."""
 
     __slots__ = ("_ratio_max", "granted", "usable_ratio")
 

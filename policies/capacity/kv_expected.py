@@ -37,7 +37,9 @@ this one.
 
 
 class ExpectedSums:
-    """The sums of the expected KV tokens of all requests at each point of a grid of steps. Mutable."""
+    """Sums over the running requests of one backend, at each of `POINTS` later engine steps: the KV tokens that they
+    are expected to hold then (`held`), and the sequences expected to end since the point before (`ends`). Mutable.
+    """
 
     def __init__(self) -> None:
         self.held = [0.0] * POINTS
@@ -64,10 +66,8 @@ class ExpectedSums:
 
 
 class ExpectedOverTime:
-    """A forecast of the most KV tokens that the requests of one backend will hold at once, by the distribution of their
-    lengths. Mutable.
-
-    Shared prompt blocks are not included.
+    """A forecast of the KV tokens that the requests of one backend will hold at the fullest moment, from the
+    distribution of answer lengths (AnswerLengths). Prompt blocks that requests share are not included. Mutable.
     """
 
     def __init__(self) -> None:

@@ -28,9 +28,9 @@ MOVED_ONE_BY_ONE = 8  # to move one member costs as much as to sort this many (t
 
 
 class PeakOverTime:
-    """A forecast of the most KV tokens that the requests of one backend will hold at once, by their predicted lengths.
-    Mutable. Shared prompt blocks are not included. A sequence holds whole blocks, so the block size minus one is added
-    to its tokens.
+    """A forecast of the most KV tokens that the requests of one backend will hold at once, from their predicted
+    lengths. Prompt blocks that requests share are not included. A sequence holds whole blocks, so the block size minus
+    one is added to its tokens. Mutable.
     """
 
     def __init__(self) -> None:

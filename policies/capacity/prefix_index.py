@@ -158,7 +158,7 @@ class _Holder:
 
 
 class PrefixIndex:
-    """An index of the prompt blocks that each backend is believed to hold in its prefix cache."""
+    """An index of the prompt blocks that each backend is believed to hold in its prefix cache. Mutable."""
 
     def __init__(self) -> None:
         self._holders: dict[str, _Holder] = {}

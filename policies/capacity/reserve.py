@@ -24,8 +24,8 @@ RESERVE_S = 60.0  # without an arrival: longer than the gap between two arrivals
 
 
 class Room(NamedTuple):
-    """The room at a backend, as a number of sequences and KV tokens; negative where more is in use than is
-    available.
+    """The free capacity of a backend, as a number of sequences and of KV tokens. Negative: more is in use than the
+    limit allows.
     """
 
     sequences: int

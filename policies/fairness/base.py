@@ -48,7 +48,9 @@ def anything_changes(_: int) -> tuple[int, Collection[int] | None]:
 
 
 class ServiceRecord(NamedTuple):
-    """A tenant's account: the service that it received, and the predicted service of its requests in flight."""
+    """A tenant's account in one queue: the service that the tenant has received, and the service that its requests in
+    flight are still predicted to receive (`outstanding`). Both are in service over weight.
+    """
 
     counter: float = 0.0
     outstanding: float = 0.0
@@ -60,7 +62,9 @@ class ServiceRecord(NamedTuple):
 
 
 class Account(Place):
-    """One tenant's account in a fairness policy."""
+    """A tenant's account in a fairness policy, with the tenant's queue of waiting requests (`waiting`) and its place in
+    the policy's heap. `counter`, `outstanding` and `rank` are in service over weight. Mutable.
+    """
 
     __slots__ = ("counter", "is_waiting", "outstanding", "rank", "waiting")
 

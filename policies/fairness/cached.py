@@ -46,9 +46,10 @@ class _Window:
 
 
 class LongestCached:
-    """The choice of the waiting request with the longest cached prefix, among the first LOOKUPS_MAX tenants in order.
-    Besides the calls of every heap, it needs a call for each rank that rises (`rose`), each tenant that leaves
-    (`remove`), and each request that is queued or gone.
+    """A heap of waiting tenants that also finds the waiting request with the longest cached prefix. The search covers
+    the LOOKUPS_MAX tenants of the least rank, and at most LOOKUPS_MAX requests. Besides the calls of other heaps, the
+    policy has to report each rank that rises (`rose`), each tenant that leaves (`remove`), and each request that is
+    queued or gone. Mutable.
     """
 
     def __init__(self, key: Callable[[Account], float]) -> None:

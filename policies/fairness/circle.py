@@ -20,7 +20,9 @@ LEFT_BITS = 2  # a new place leaves a quarter of the gap to its left
 
 
 class Spot(Place):
-    """A tenant's place in a Circle."""
+    """A tenant's place in a Circle, with its two neighbours. `mark` grows along the circle, so that marks tell which of
+    two places comes first.
+    """
 
     __slots__ = ("following", "mark", "previous")
 
@@ -35,8 +37,8 @@ S = TypeVar("S", bound=Spot)
 
 
 class Circle(Generic[S]):
-    """A ring of tenants' places, in which a round-robin policy goes round. Operations take constant time, except when
-    places are spaced out again.
+    """The ring of waiting tenants that a round-robin policy visits in turn. Tenants may enter and leave at any place in
+    constant time, unless marks of other places have to change to make room. Mutable.
     """
 
     def __init__(self, moved: Callable[[S], None]) -> None:

@@ -26,8 +26,8 @@ REFILL_SERVICE = 2_000.0  # K_u
 
 
 class DeficitLongestPrefix(Fairness):
-    """A fairness policy: the request with the most cached prompt tokens, among those of tenants with credit, is next
-    (DLPM).
+    """The fairness policy DLPM. A tenant has credit while it has received less than its quanta (refills) allow. Among
+    the requests of tenants with credit, the one with the most cached prompt tokens is next.
     """
 
     # Theorems 4.1, 4.2 and A.2

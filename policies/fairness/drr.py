@@ -36,7 +36,9 @@ class _Turn(Spot):
 
 
 class DeficitRoundRobin(Fairness):
-    """A fairness policy: deficit round robin over the waiting tenants."""
+    """The fairness policy deficit round robin. Waiting tenants take turns in a circle. At each turn a tenant gets a
+    quantum of service over weight, and sends requests until this credit is used up.
+    """
 
     bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="quantum_service", until_refund=True)
     reads_counters = True  # a token is charged when it is decoded

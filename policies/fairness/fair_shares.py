@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A member's claim to a shared resource: the service that it asks for, in any unit, and its weight, above 0."""
+    """The claim of a tenant, group or tier to service of a pool: its demand, in any unit, and its weight, above 0."""
 
     weight: float
     demand: float = inf

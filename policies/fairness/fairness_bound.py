@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessBound:
-    """The bounds of one fairness policy on the difference in service between two tenants, in multiples of U + K
-    (bounds.py). `ahead` names the policy's parameter that is K; None: K = 0.
+    """The bounds that one fairness policy sets to the difference in service between two tenants, as multiples of U + K.
+    U is the price of all that may be in flight at once; K is how far the policy lets a tenant run ahead (bounds.py).
+    `ahead` names the policy's parameter that is K; None: K = 0.
 
-    VTC's accounts move when a request is refunded (its prompt was estimated too long, or its backend failed), and U
-    includes that. Deficits were refilled meanwhile and keep the refill. A bound then grows by all that can be refunded
-    at once (`plus_refunds`), or holds only until a refund (`until_refund`).
+    A refund (a prompt was estimated too long, or its backend failed) moves a VTC counter back, and U includes that. A
+    deficit keeps the quanta that it got before the refund. Its bound then grows by all that can be refunded at once
+    (`plus_refunds`), or holds only until a refund (`until_refund`).
     """
 
     ahead: str | None = None

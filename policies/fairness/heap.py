@@ -18,7 +18,7 @@ SPARE_ENTRIES = 64  # void entries tolerated before the heap is rebuilt
 
 
 class Place:
-    """A tenant's place in a heap: `stamp` identifies its current entry (0: none), `entry_key` is that entry's key."""
+    """A tenant's place in a TenantHeap: the number (`stamp`; 0: none) and the key of its current heap entry."""
 
     __slots__ = ("entry_key", "stamp", "tenant_id")
 
@@ -32,7 +32,7 @@ P = TypeVar("P", bound=Place)
 
 
 class ByKey(Protocol[P]):
-    """The interface of a collection of waiting tenants, smallest key first, ties by tenant id."""
+    """The interface of a heap of waiting tenants: which one has the smallest key? Ties go by tenant id."""
 
     def push(self, place: P, waiting: int) -> None: ...
 
@@ -44,8 +44,8 @@ class ByKey(Protocol[P]):
 
 
 class TenantHeap(Generic[P]):
-    """A heap of the places of waiting tenants, smallest key first, ties by tenant id. Keys are numbers or tuples of
-    numbers.
+    """A heap of waiting tenants, smallest key first, ties by tenant id. The keys are numbers or tuples of numbers, such
+    as a tenant's rank. Mutable.
     """
 
     def __init__(self, key: Callable[[P], Any], stamps: Iterator[int] | None = None) -> None:

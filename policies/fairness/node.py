@@ -18,7 +18,9 @@ from policies.types import Request
 
 
 class FairNode:
-    """A node of a queue's order: a weighted child of its parent, with an order of its own children. Mutable."""
+    """A node of the tree that orders one queue: the root, a tier, a group, or the place of a tenant without a group. It
+    competes with the other children of its parent by its weight, and orders its own children. Mutable.
+    """
 
     __slots__ = (
         "active",

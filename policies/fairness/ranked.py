@@ -17,7 +17,9 @@ _Entry = tuple[float, float, int, Request]  # rank, arrival, a number that break
 
 
 class Ranked:
-    """One heap of waiting requests per tenant: the request of the smallest rank is best, ties by arrival."""
+    """The waiting requests of each tenant, in one heap per tenant. A request gets its rank (such as a deadline) when it
+    is queued. The smallest rank comes first, ties by arrival. Mutable.
+    """
 
     def __init__(self, rank: Rank) -> None:
         """`rank` is called once each time a request is queued."""

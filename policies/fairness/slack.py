@@ -51,8 +51,9 @@ SECOND_KEYS = (*RANKS, PREFIX)
 
 
 class SlackCounter(VirtualTokenCounter):
-    """A fairness policy: VTC with a slack. Among the tenants whose rank is within Q of the least, the request that is
-    best by a second key is next.
+    """A fairness policy: VTC with a slack Q, in service over weight. All tenants whose rank is at most Q above the
+    least rank are candidates. Of their waiting requests, a second key chooses: longest cached prefix, nearest deadline
+    or arrival.
     """
 
     bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="slack_service")

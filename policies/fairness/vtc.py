@@ -39,8 +39,8 @@ def fell(place: Place, rank: float) -> bool:
 
 
 class LeastCounterFirst(Fairness):
-    """A fairness policy: VTC without lifts. It is a baseline without a bound, because a tenant can exploit it by
-    staying away (VTC Fig. 10).
+    """A fairness policy: VTC, but a returning tenant's counter is not lifted to the level of the others. It is a
+    baseline for comparisons and has no fairness bound: a tenant that stays away saves credit (VTC Fig. 10).
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,9 @@ class LeastCounterFirst(Fairness):
 
 
 class VirtualTokenCounter(LeastCounterFirst):
-    """A fairness policy: the tenant with the least counter is next, with both lifts of VTC's Alg. 2."""
+    """The fairness policy VTC (Alg. 2): the tenant with the least rank is next. A tenant that returns is lifted to the
+    least rank of the waiting tenants or, if none waits, to that of the last one that left.
+    """
 
     bound: ClassVar[FairnessBound | None] = FairnessBound()
 

@@ -25,9 +25,9 @@ REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long coun
 
 
 class Access(NamedTuple):
-    """The part of the fleet that a request may enter. At the backends in `closed`, and at all backends if `is_closed`,
-    the request may enter only its tier's reserve. `may_enter` tells whether a request may overtake others that wait, at
-    a backend with room for it, by this reservation; None: it overtakes none.
+    """The backends that one request may be sent to while earlier requests wait. At the backends in `closed` (at all, if
+    `is_closed`) it may take only the capacity that is reserved for its tier. `may_enter(request, backend, reservation)`
+    tells whether it may overtake the waiting requests at a backend with room; None: it overtakes none.
     """
 
     is_closed: bool = False
@@ -39,9 +39,9 @@ OPEN = Access()
 
 
 class BackendHold(NamedTuple):
-    """A backend that was chosen to keep room for a request that fits nowhere yet. `needed` is the room that the request
-    will occupy there. `requests` and `tokens` count what was in flight there at that time; in a pool of one backend,
-    they count the request itself.
+    """A backend that is held for a waiting request: the one that will have room for it first. `needed` is the room that
+    the request will occupy there. `requests` and `tokens` (KV) were in flight there when it was chosen; in a pool of
+    one backend, they are those of the request itself.
     """
 
     backend_id: str
@@ -51,8 +51,8 @@ class BackendHold(NamedTuple):
 
 
 class Fleet:
-    """The backends of one pool, with the slots that are reserved at each. It knows which backends exist, are open and
-    serve. Mutable.
+    """The backends of one pool, with the slots and KV tokens that are reserved at each. It knows which backends are
+    available, and finds one with room for a request. Mutable.
     """
 
     def __init__(self, headroom_ratio_max: float, kv_rule: str, make_limit: Callable[[], Limit] = ModelLimit) -> None:

@@ -94,9 +94,9 @@ class _Search:
 
 
 class NegativeCache:
-    """A cache of failed searches for room, by tier. It keeps the requests that found no room, so that backends need not
-    be asked again for similar requests. Valid for one block layout only: the fleet does not use it where layouts
-    differ.
+    """A cache of requests that found no room at any backend, by tier. A later request that needs at least as much is
+    not compared with these backends again. Works only while all backends have the same KV block size and prefix
+    sharing; the fleet does not use it otherwise. Mutable.
     """
 
     def __init__(self, backends: Mapping[str, BackendCapacity], with_slot: set[str]) -> None:

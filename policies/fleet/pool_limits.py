@@ -11,7 +11,7 @@ NOTHING_USABLE = (0.0, 0.0)
 
 
 class PoolLimits:
-    """The limits of each live backend, and their sums. Mutable."""
+    """The most sequences and KV tokens that may be in flight at each live backend, and their sums. Mutable."""
 
     def __init__(self) -> None:
         self._usable: dict[BackendCapacity, tuple[float, float]] = {}  # as last measured: sequences and KV tokens

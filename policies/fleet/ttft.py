@@ -30,7 +30,7 @@ class WorkAhead(NamedTuple):
 
 
 class TtftByBackend:
-    """The forecast of the TTFT at each backend of a fleet. It reads the fleet, and has no state of its own."""
+    """A forecaster of a request's TTFT at each backend of a fleet. It reads the fleet, and has no state of its own."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

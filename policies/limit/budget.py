@@ -8,7 +8,9 @@ from policies.types import BackendLoad
 
 
 class ReportedBudget:
-    """The prefill admission budget of one engine, from its latest report. Mutable."""
+    """The prefill admission budget of one engine: how many prompt tokens it can take now without making a request late.
+    It is the engine's latest report, less the prompts that were sent since. Mutable.
+    """
 
     def __init__(self) -> None:
         self.tokens: float | None = None

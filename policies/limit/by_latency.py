@@ -39,8 +39,8 @@ CHANGED = log(1.5)  # by which a backend has to become slower or faster at once 
 
 @dataclass(slots=True)
 class Trial:
-    """A trial of another concurrency limit, with the limits and the speeds of answers before the trial and during
-    it.
+    """A trial of another concurrency limit at one backend. During the trial `sequences_max` sequences run, before it
+    `ran_with`. The trial compares the speeds of the answers (`speeds` and `before`). Mutable.
     """
 
     before: Speeds
@@ -92,8 +92,8 @@ def margin_of(fewer: Speeds, more: Speeds) -> tuple[float, float]:
 
 
 class LatencyLimit:
-    """A concurrency limit: the most sequences that one backend may run, learnt from the speed of its answers.
-    Mutable.
+    """A concurrency limit: the most sequences that one backend may run at once, learnt by trials from the speed of its
+    answers. Mutable.
     """
 
     def __init__(self) -> None:

@@ -16,8 +16,9 @@ Entry = tuple[float, int, Reservation]  # base, number, and the request's reserv
 
 
 class Stall(NamedTuple):
-    """A run of engine steps that compute prompts. `last_full` and `last` are the numbers of the last full step and of
-    the last step. These steps end `full_s` and `all_s` seconds from now.
+    """The delay of decodes while an engine computes a number of prompt tokens. The engine's steps are counted from 0,
+    the next step. `last_full` is the last step that is full of prompt tokens and ends in `full_s` seconds. `last` is
+    the last step with prompt tokens and ends in `all_s` seconds.
     """
 
     last_full: float

@@ -36,8 +36,9 @@ FIRST_TOKENS_MAX = 2  # per sequence with the first chunk of a stream; more: the
 
 
 class EngineWork:
-    """The work of one backend over time: sums over its running requests, from which a step-time model computes seconds.
-    Times are in seconds. Mutable; `now` never goes back.
+    """The work of one backend now: sums over its running requests (sequences, context tokens, prompts to compute),
+    which a step-time model turns into seconds. Limits and forecasts read it. Times are in seconds. Mutable; `now` never
+    goes back.
     """
 
     # Read and written with every event: without slots, Python takes twice as long for more than thirty attributes.

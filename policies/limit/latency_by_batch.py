@@ -21,7 +21,9 @@ Kind = tuple[bool, int, int]
 
 
 class TimedAnswer:
-    """The speed of one ended answer, with the values that a comparison with other answers needs."""
+    """The measured speed of one ended answer (`token`: the logarithm of its seconds per token), its kind, and the
+    number of sequences that ran beside it. Answers are compared only with others of their kind.
+    """
 
     __slots__ = ("kind", "ran_with", "token", "tokens")
 
@@ -49,8 +51,9 @@ class TimedAnswer:
 
 @dataclass(slots=True)
 class Speed:
-    """The speed of the answers of one kind: statistics in natural logarithms. They are the means of duration, of tokens
-    and of batch size, and the sums of squares and products of the first two.
+    """The statistics of all answers of one kind, in natural logarithms. `duration` (seconds), `tokens` (output tokens
+    per sequence) and `ran_with` (sequences at once) are means. `durations`, `tokens_squares` and `products` are sums of
+    the squares and the products of the deviations of the first two.
     """
 
     count: float = 0.0
@@ -68,8 +71,9 @@ class Speed:
 
 
 class SpeedComparison(NamedTuple):
-    """A comparison of a backend's speed at two batch sizes, the smaller one relative to the larger one. It has the
-    logarithm of the throughput ratio, the error of this logarithm, and the logarithm of the batch size ratio.
+    """A comparison of a backend's throughput with fewer and with more sequences at once. `throughput` is the natural
+    logarithm of the ratio, fewer over more, `error` the error of this logarithm. `ran_with` is the logarithm of the
+    ratio of the numbers of sequences.
     """
 
     throughput: float
@@ -79,7 +83,7 @@ class SpeedComparison(NamedTuple):
 
 @dataclass(slots=True)
 class Speeds:
-    """The speeds of the answers that ran in batches of about the same size, by kind of answer. Mutable."""
+    """The speeds of a backend's answers while it ran about the same number of sequences, by kind of answer. Mutable."""
 
     by_kind: dict[Kind, Speed] = field(default_factory=dict)
     count: int = 0

@@ -27,7 +27,7 @@ SEQUENCES_MAX = 64
 
 
 class Limit(ABC):
-    """The limit of one backend beyond slots and memory: may it be sent one more request that has room there?"""
+    """The base class of a backend's limits: may one more request be sent to a backend that has room for it?"""
 
     reads_time = False
     """Whether the limit depends on the time at which prompts will be computed."""
@@ -74,8 +74,8 @@ class FixedLimit(Limit):
 
 
 class ModelLimit(Limit):
-    """A limit that admits the requests that the backend can serve in time, by the step-time model. Without a model, the
-    limit by latency applies.
+    """A limit that admits a request if the step-time model predicts that the backend can serve it in time, and no
+    running request misses its TPOT target for it. Without a model, the limit by latency applies (LatencyLimit).
     """
 
     reads_time = True

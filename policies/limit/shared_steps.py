@@ -37,9 +37,8 @@ class _Short(NamedTuple):
 
 
 class SharedSteps:
-    """The prompts without a first token at a backend where one prompt gets at most a part of each step. Mutable.
-
-    A clock counts steps, of `step_s` seconds each.
+    """The prompts that wait for their first token at one backend, where an engine step computes at most a part of one
+    prompt. It predicts when a prompt will be computed, by a clock of engine steps of `step_s` seconds each. Mutable.
     """
 
     __slots__ = (

@@ -22,7 +22,7 @@ FAR_OFF_S = 60.0  # where decodes leave no time for prompts, in theory never
 
 
 class StepForecast(Protocol):
-    """A forecast of what an engine with one batching rule can serve in time. Requires a step-time model."""
+    """The interface of forecasts, by a step-time model: what can an engine with one batching rule serve in time?"""
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
         """Whether all running requests and this one keep their TPOT targets when they run together."""
@@ -71,8 +71,8 @@ class ChunkedPrefillForecast:
 
 
 class FairBatchingForecast:
-    """A forecast for the rule of FairBatching: decodes wait until they are due, and the most urgent prompts get that
-    time.
+    """A forecast for the batching rule of FairBatching: running answers wait until their next token is due, and the
+    most urgent prompts are computed meanwhile.
     """
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:

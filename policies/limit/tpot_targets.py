@@ -31,8 +31,8 @@ class TpotTarget:
 
 
 class TpotTargets:
-    """The running requests of one backend with a TPOT target that it can keep, and when their next tokens are due.
-    Mutable.
+    """The running requests of one backend that have a TPOT target which the backend can keep, by target, with the due
+    times of their next tokens. Mutable.
     """
 
     __slots__ = ("_due", "_late_tokens", "_tpot_s", "by_tpot", "late_until")

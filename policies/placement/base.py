@@ -26,7 +26,7 @@ def always(backend: BackendCapacity) -> bool:  # noqa: ARG001
 
 class Placement(Protocol):
     """The base class of late placements. A late placement chooses one of the candidate backends when a request is sent.
-    By default it looks nothing up.
+    It reads the index of cached prefixes only if it sets `reads_prefixes`.
     """
 
     reads_prefixes: bool = False
@@ -46,8 +46,8 @@ class Placement(Protocol):
 
 
 class Worker(NamedTuple):
-    """A backend that a request may wait for, in an arrival placement: its capacity, and how many requests wait for it
-    in the gateway's queue.
+    """One of the backends that an arrival placement may choose, with its capacity and the number of requests that wait
+    for it in the gateway's queue.
     """
 
     capacity: BackendCapacity
@@ -60,10 +60,10 @@ class Worker(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ArrivalPlacement(ABC):
-    """The base class of placements that choose, when a request arrives, the backend that the request waits for. A
-    subclass need not define the methods that report events. Each request is reported in this order. It is assigned.
-    Then it is either dispatched, and ends or returns to wait for the same backend; or it is unassigned, because it left
-    the queue unsent or moved to another backend.
+    """The base class of arrival placements. An arrival placement chooses, when a request arrives, the backend for which
+    the request then waits. The other methods report what happens to the request, in this order; a subclass need not
+    define them. The request is assigned. It is unassigned if it leaves the queue without being sent, or moves to
+    another backend. Otherwise it is dispatched, and then ends, or returns to wait for the same backend.
     """
 
     reads_prefixes: bool = False

@@ -13,7 +13,7 @@ from policies.types import Request
 
 
 class Locality:
-    """A finder of the backends that hold, or are about to hold, the longest beginning of a prompt. Mutable."""
+    """The search for the backends that hold, or will soon hold, the longest beginning of a prompt. Mutable."""
 
     def __init__(self) -> None:
         self._sent: PrefixIndex | None = None

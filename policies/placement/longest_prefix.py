@@ -16,8 +16,8 @@ from policies.types import Request
 
 
 class LongestPrefix(Placement):
-    """A placement on the backend that holds the most leading blocks of the prompt, if they are more than half of it.
-    Otherwise, and for ties, the smallest reserved part decides, then the backend id.
+    """A late placement on the backend that holds the most leading blocks of the prompt, if they are more than half of
+    the prompt. Otherwise, and for ties, the least full backend is chosen, then the lowest id.
     """
 
     reads_prefixes = True

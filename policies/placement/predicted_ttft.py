@@ -11,8 +11,9 @@ from policies.types import Request
 
 
 class PredictedTtft(Placement):
-    """A placement on the backend with the least predicted TTFT; ties by the reserved part of the capacity, then id.
-    While a candidate has no sure step-time model, the least full one is chosen, so that its model is learnt, too.
+    """A late placement on the backend with the least predicted TTFT; ties go to the least full backend, then by id.
+    While the step-time model of any candidate is not yet reliable, the least full backend is chosen, so that this model
+    is learnt.
     """
 
     reads_prefixes = True

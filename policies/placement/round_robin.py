@@ -13,7 +13,7 @@ from policies.types import Request
 
 
 class RoundRobin(ArrivalPlacement):
-    """A placement on the next backend in circular order of id. Backends may come and go."""
+    """An arrival placement on the next backend in circular order of id. Backends may come and go."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -24,7 +24,7 @@ class RoundRobin(ArrivalPlacement):
 
 
 class TenantRoundRobin(ArrivalPlacement):
-    """A placement on the next backend in a circular order of each tenant's own."""
+    """An arrival placement on the next backend in circular order of id, with a separate turn for each tenant."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}  # by tenant

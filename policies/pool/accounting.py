@@ -15,7 +15,7 @@ from policies.types import Request, Usage
 
 @dataclass(slots=True)
 class Accounting:
-    """The accounts of one pool, over all its queues."""
+    """The part of a Scheduler that charges requests to tenants, in the ledger and in the right queue of the pool."""
 
     ledger: Ledger
     present: PresentQueues

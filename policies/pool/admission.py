@@ -21,7 +21,7 @@ from policies.types import PASSED_ON, Action, Reason, Reject, Request
 
 @dataclass(frozen=True, slots=True)
 class PoolAdmission:
-    """The admission to one pool: may a request enter the queue, and why is it rejected?"""
+    """The part of a Scheduler that admits requests to the queue of one pool, or rejects them with a reason."""
 
     tenants: Tenants
     fleet: Fleet

@@ -15,9 +15,7 @@ from policies.queues import PoolQueues
 
 
 class Arrangement(PresentQueues):
-    """The fair queues that a pool has now, and the policies that they follow. A switch of policies replaces the queues.
-    Mutable.
-    """
+    """The fair queues of one pool, and the policies that they follow, which an operator may switch. Mutable."""
 
     def __init__(
         self,

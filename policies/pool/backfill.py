@@ -33,8 +33,9 @@ PassedOver = tuple[str, Request]
 
 
 class BackfillRound:
-    """The state of backfilling in one queue during one poll: the backends with room, and the requests that fit at none
-    of them.
+    """The state of one poll in one queue: the backends that still have room, and the requests that were passed over,
+    because they fit at none. Later requests are dispatched (backfilled) only if they do not delay these too much.
+    Mutable.
     """
 
     __slots__ = (

@@ -24,8 +24,8 @@ class _Key:
 
 
 class KeyHolds:
-    """The control of the in-flight limits of API keys in one pool. It holds the requests of a key at its limit outside
-    of the queues' order. Mutable.
+    """The part of a Scheduler that enforces the in-flight limits of API keys. It holds the requests of a key at its
+    limit outside of the queues' order. Mutable.
     """
 
     def __init__(self, tenants: Mapping[str, QueuedTenant]) -> None:

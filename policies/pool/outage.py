@@ -16,8 +16,8 @@ BACKEND_WAIT_S_MAX = 15.0  # time for an inference server to restart with its we
 
 
 class Outage:
-    """The time limits of requests that wait while no backend of their pool is available. A pool starts without
-    backends.
+    """The time limit of requests that wait while the pool has no available backend, in seconds. A pool starts without
+    any.
     """
 
     def __init__(self, wait_s_max: float) -> None:

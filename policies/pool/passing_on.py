@@ -25,8 +25,8 @@ BEFORE_MAX: Final = 64  # requests of its tenant that are looked at to find a re
 
 @dataclass(frozen=True, slots=True)
 class PassingOn:
-    """The rule for when a request moves to another pool, which serves the next model of its alias. It uses the
-    forecasts of the present pool.
+    """The rule for when a waiting request moves to another pool, which serves the next model of the request's alias. It
+    reads the TTFT forecasts of the pool where the request waits.
     """
 
     tenants: Tenants

@@ -43,10 +43,11 @@ TOKENS_BETWEEN_MIN = 64
 
 @dataclass(frozen=True, slots=True)
 class InterruptRules:
-    """The rules by which a resumable request is preempted after its first token.
+    """The rules by which a request may be preempted after its first token, if another backend can continue its answer.
 
-    For a tenant or an envelope: at most `times_max` times (0: never), and with at least `tokens_between_min` tokens
-    since its last dispatch. From a draining backend: after `drain_s` seconds; None: never.
+    For another tenant or for an SLO envelope, a request is preempted at most `times_max` times (0: never), and only
+    after `tokens_between_min` output tokens since its last dispatch. At a draining backend, it is preempted after
+    `drain_s` seconds (None: never).
     """
 
     times_max: int = 0
@@ -59,9 +60,9 @@ NO_INTERRUPTIONS = InterruptRules()
 
 @dataclass(slots=True)
 class Preemption:
-    """The part of a Scheduler that chooses requests to preempt. `tiers` has all tiers; `tier` gives the tier of a
-    tenant's id. `service_min` is the difference in rank, in service over weight, beyond which a request is preempted;
-    None: never for service.
+    """The part of a Scheduler that chooses running requests to preempt for waiting ones. A tenant's request may be
+    preempted for another tenant whose rank is lower by more than `service_min`, in service over weight; None: never for
+    this reason. `tiers` has all tiers by id, `tier` gives a tenant's tier.
     """
 
     service_min: float | None

@@ -25,7 +25,7 @@ TIER, GROUP, TENANT = "tier", "group", "tenant"
 
 
 class Level(NamedTuple):
-    """One level of a tenant's path in the fair order: a tier, a group or the tenant."""
+    """One step on the path from a tier to a tenant: the tier, the group or the tenant, with its weight."""
 
     kind: str
     id: str
@@ -37,7 +37,7 @@ Path = tuple[Level, ...]
 
 
 class Holder(Place):
-    """A tier, group or tenant, and the part of a full queue that its requests hold."""
+    """A tier, group or tenant, and the amount of the queue that its requests fill, in requests or bytes. Mutable."""
 
     __slots__ = ("amount", "inner", "key", "outer", "weight")
 
@@ -60,7 +60,7 @@ def _most_first(holder: Holder) -> float:
 
 
 class Holdings:
-    """The part of a full queue that each tier, group and tenant holds, by one measure: requests or bytes. Mutable."""
+    """The amount of a full queue that each tier, group and tenant fills, in requests or in bytes. Mutable."""
 
     def __init__(self) -> None:
         self._root = Holder((), Level("", "", 1.0), None)
@@ -127,7 +127,7 @@ def _tenant_with_most(holder: Holder) -> str:
 
 
 class PushOut:
-    """The choice of the waiting request that makes room in a full queue. Mutable."""
+    """The choice of the waiting request that is rejected to make room for a new one, in a full queue. Mutable."""
 
     def __init__(self, tenants: Tenants) -> None:
         self._queues = tenants.queues

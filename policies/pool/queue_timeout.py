@@ -15,7 +15,7 @@ from policies.types import Reason, Request, Tier
 
 @dataclass(frozen=True, slots=True)
 class QueueTimeout:
-    """The queue timeout of one pool. `wait_s_max` is in seconds; `tier` maps a tenant's id to its tier."""
+    """The most seconds that a request of one pool may wait (`wait_s_max`). `tier` gives a tenant's tier."""
 
     wait_s_max: float
     tier: Callable[[str], Tier]

@@ -47,13 +47,15 @@ ASKED_MAX = 8 * DECISIONS_MAX  # questions to backends in one poll: about half a
 class SchedulerSettings:
     """The settings of one Scheduler, and the policy objects that only it uses.
 
-    `prediction` orders tenants and `sizing` reserves room; None: one predictor does both. `admission` None: bounded
-    queues and limits per minute. A tenant may preempt another that leads it by more than `preempt_service`
-    (preemption.py); None: never. While no backend is available, a request waits up to `backend_wait_s_max` seconds for
-    one (outage.py). `interrupt_rules` say when a resumable request is preempted after its first token. One poll
-    dispatches or rejects at most `decisions_max` waiting requests. After its first decision, a poll takes no further
-    request once backends were asked `asked_max` times whether or when they have room. `sessions` are the rules for
-    agents' sessions (session_gate.py); None: no session is held.
+    `prediction` predicts output lengths for the order of tenants, `sizing` for the room to reserve; None: `prediction`
+    does both. `admission` None: bounded queues and limits per minute. A tenant's request may be preempted for a tenant
+    whose rank is lower by more than `preempt_service` (preemption.py); None: never. While no backend is available, a
+    request waits for one up to `backend_wait_s_max` seconds (outage.py). `interrupt_rules` say when a request is
+    preempted after its first token. `sessions` are the rules for agents' sessions (session_gate.py); None: no session
+    is held.
+
+    One poll dispatches or rejects at most `decisions_max` waiting requests. After its first decision, it takes no
+    further request once it has made `asked_max` checks of whether, or when, a backend has room.
     """
 
     tenants: Iterable[Tenant] = ()
@@ -79,7 +81,7 @@ class SchedulerSettings:
 
 
 class SchedulerParts:
-    """The parts of one Scheduler."""
+    """The parts of one Scheduler, made from its settings and connected with each other."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         price, sizing = settings.price, settings.sizing or settings.prediction

@@ -24,10 +24,11 @@ from policies.types import Request, SessionsView, Tenant, TenantView, Usage
 
 
 class SessionRules(NamedTuple):
-    """The rules by which sessions of agents are held. A turn that was held for `wait_s_max` seconds gets room whatever
-    that costs others; None: half of the queue timeout. At most `sessions_max` sessions of a tenant are known. `eta`:
-    the part of a KV pool that sessions may have; None: it is learnt. A session yields when it has used the engine for
-    `quantum` times the prefill time of its context.
+    """The rules by which turns (calls) of agents' sessions are held. A turn that was held for `wait_s_max` seconds gets
+    room, whatever this costs other sessions; None: half of the queue timeout. At most `sessions_max` sessions are known
+    per tenant. `eta`, from 0 to 1, is the part of a KV pool that the contexts of sessions may fill; None: it is learnt.
+    A session makes room for others after it has used the engine for `quantum` times as long as the prefill of its
+    context.
     """
 
     wait_s_max: float | None = None
@@ -45,8 +46,8 @@ class _Bound(NamedTuple):
 
 
 class SessionGate:
-    """The control of the sessions of agents in one pool. It holds turns outside of the queues' order until the contexts
-    of their sessions have room. Mutable.
+    """The part of a Scheduler that holds turns (calls) of agents' sessions outside of the queues' order. A turn enters
+    the order when the context of its session has room at a backend. Mutable.
     """
 
     def __init__(self, rules: SessionRules, tenants: Tenants, price: Price, wait_s_max: float) -> None:

@@ -16,7 +16,7 @@ from policies.types import Outcome, Request, Tier, Usage
 
 
 class SlotFitting:
-    """The part of a Scheduler that finds a slot, at some backend, for the chosen request."""
+    """The part of a Scheduler that finds a backend with a free slot and memory for the request that is next."""
 
     def __init__(self, fleet: Fleet, prefixes: PrefixIndex, *, prediction: Prediction, sizing: Prediction) -> None:
         self.home_of: Callable[[Request], str] | None = None

@@ -24,8 +24,8 @@ from policies.types import Group, Request, Tenant, TenantView, Tier, Usage, Wait
 
 @dataclass(slots=True)
 class Tenants:
-    """The tenants of one pool, as its Scheduler knows them. Changes are passed on to its queues, and to all parts that
-    keep state per tenant.
+    """The tenants of one pool. This part of a Scheduler passes each change of a tenant, tier or group to the queues and
+    to all parts that keep state per tenant. Mutable.
     """
 
     states: dict[str, QueuedTenant]

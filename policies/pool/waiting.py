@@ -29,7 +29,7 @@ from policies.types import Action, Reason, Request, Tenant, Usage, Wait
 
 @dataclass(slots=True)
 class WaitingRequests:
-    """The part of a Scheduler that lets requests wait: in the order, or outside of it. Mutable."""
+    """The part of a Scheduler that queues waiting requests, holds them outside of the order, or removes them."""
 
     queues: PoolQueues
     ledger: Ledger

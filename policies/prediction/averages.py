@@ -10,7 +10,7 @@ MEMORY = 4.0  # the authors' code: (4 * average + output) / 5
 
 
 class LastFiveMean:
-    """A predictor: the mean of the tenant's last five outputs; 0 for a new tenant."""
+    """A predictor: the mean of the tenant's last five output lengths, in tokens; 0 for a new tenant."""
 
     def __init__(self) -> None:
         self._outputs: dict[str, deque[float]] = {}
@@ -28,8 +28,8 @@ class LastFiveMean:
 
 
 class ExponentialAverage:
-    """A predictor: the exponential average, (4 * average + output) / 5, of the tenant's outputs. The first output
-    replaces the initial zero.
+    """A predictor: the exponential average of the tenant's output lengths, (4 * average + length) / 5 in tokens; 0 for
+    a new tenant. The first length is taken as it is.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from policies.types import Request
 
 
 class Prediction(Protocol):
-    """The predictor of how many output tokens a request will produce, over all its choices."""
+    """The interface of predictors: how many output tokens will a request produce, over all its choices?"""
 
     def predict(self, request: Request) -> float:
         """The expected output tokens, in [0, request.output_tokens_max]."""

@@ -25,8 +25,8 @@ class NoPrediction:
 
 
 class Oracle:
-    """A predictor that knows the true length of the answer. If the request does not carry the true length, the
-    request's limit is predicted.
+    """A predictor that returns the true length of the answer, where a simulated request carries it; otherwise the
+    request's limit of output tokens.
     """
 
     def predict(self, request: Request) -> float:
@@ -45,8 +45,8 @@ class Chance(Protocol):
 
 
 class NoisyOracle:
-    """A predictor of the true length with a random error. The prediction is uniform in truth * (1 -+ ratio). A
-    request's error follows from its id and a salt that is drawn once, so repeated predictions are equal.
+    """A predictor that returns the true length of the answer with a random error: uniform in truth * (1 -+ ratio). The
+    error follows from the request's id and a salt that is drawn once, so it is the same at each call.
     """
 
     def __init__(self, *, rng: Chance, error_ratio: float = ERROR_RATIO) -> None:

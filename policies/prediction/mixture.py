@@ -69,8 +69,8 @@ def contexts(request: Request, tenant: int) -> tuple[Hashable, ...]:
 
 
 class MixtureOfExperts:
-    """A predictor: the weighted median of the predictions of several experts. Before any answer it predicts
-    `FIRST_TOKENS` per choice. Mutable.
+    """A predictor that combines several experts. Each expert predicts from the answers to one kind of similar requests;
+    the result is the weighted median of their predictions. Before any answer it is `FIRST_TOKENS` per choice. Mutable.
     """
 
     def __init__(self, *, quantile: float = QUANTILE, window_outputs: int = WINDOW_OUTPUTS) -> None:

@@ -20,8 +20,9 @@ LEAD_TOKENS = 1.0  # of loss: a smaller difference between the views does not co
 
 
 class TenantQuantile:
-    """A predictor: a quantile (nearest rank) of the lengths of the tenant's last outputs, or of these lengths as parts
-    of their limits. Mutable. A new tenant gets `first_tokens` per choice.
+    """A predictor: a quantile (nearest rank) of the tenant's last output lengths. The lengths are taken in tokens, or
+    as parts of each request's limit, whichever predicted better. A new tenant gets `first_tokens` tokens per choice.
+    Mutable.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ from policies.types import Request, Tenant
 
 
 class AccountPlace(NamedTuple):
-    """The tier and the group that a tenant's account belongs to."""
+    """The tier and the group (None: no group) in which a tenant competes."""
 
     tier_id: str
     group_id: str | None
@@ -36,7 +36,9 @@ class AccountPlace(NamedTuple):
 
 @dataclass(slots=True)
 class QueuedTenant:
-    """A tenant of the pool, and whether its limits let it send. `group` is None for a tenant without a group."""
+    """A tenant of the pool with its number of requests in flight, and whether its limits allow one more. `group` is
+    None for a tenant without a group. Mutable.
+    """
 
     tenant: Tenant
     in_flight: int = 0
@@ -62,7 +64,7 @@ class QueuedTenant:
 
 
 class FairQueue:
-    """One fair queue of a pool: the order of its waiting requests, and its requests in flight."""
+    """One queue of a pool: the fair order of its waiting requests, and its requests in flight. Mutable."""
 
     def __init__(
         self,

@@ -30,14 +30,16 @@ from policies.types import Request, Tenant, Tier
 
 
 class QueueMove(NamedTuple):
-    """The move of a request from one queue, where it waited, to another."""
+    """The move of a waiting request from the queue `before` to the queue `after`."""
 
     before: FairQueue
     after: FairQueue
 
 
 class FairQueues(Protocol):
-    """The queues of a pool: which one does a request wait in? The defaults suit a single queue."""
+    """The interface of the set of a pool's queues: in which one does a request wait? The methods with a body suit a
+    pool with a single queue.
+    """
 
     shared: FairQueue | None
     """The one queue before all backends; None: each has its own."""
@@ -107,7 +109,7 @@ class FairQueues(Protocol):
 
 
 class SharedQueue(FairQueues):
-    """The queues of a pool with one queue for all backends, over the pool's own FIFOs."""
+    """The set of queues of a pool with a late placement: one queue, from which requests may go to any backend."""
 
     def __init__(self, fair_queue: FairQueue) -> None:
         self.shared: FairQueue | None = fair_queue
@@ -138,7 +140,7 @@ class SharedQueue(FairQueues):
 
 
 class Assignments:
-    """The backend that each waiting request is assigned to, by a placement on arrival. Mutable."""
+    """The assignment of each waiting request to a backend, as the arrival placement chose it. Mutable."""
 
     def __init__(self, placement: ArrivalPlacement) -> None:
         self._placement = placement
@@ -168,7 +170,9 @@ class Assignments:
 
 
 class QueuePerBackend(FairQueues):
-    """The queues of a pool with one queue for each backend; the placement chooses the queue when a request arrives."""
+    """The set of queues of a pool with an arrival placement: one queue per backend. The placement chooses a request's
+    queue when the request arrives. Mutable.
+    """
 
     def __init__(
         self,
@@ -278,7 +282,9 @@ class QueuePerBackend(FairQueues):
 
 
 class PresentQueues:
-    """A holder of a pool's present fair queues. The pool's parts keep it, because a switch replaces the queues."""
+    """A reference to the queues that a pool has now. The parts of a Scheduler share it, because a switch of policies
+    replaces the queues.
+    """
 
     def __init__(self, fair_queues: FairQueues) -> None:
         self.fair_queues = fair_queues
@@ -286,7 +292,7 @@ class PresentQueues:
 
 @dataclass(slots=True)
 class QueueFactory:
-    """A maker of a pool's fair queues, for a given placement of requests on backends."""
+    """A maker of a pool's queues, which fit a given placement: one shared queue, or one per backend."""
 
     make_order: Callable[[], Fairness]
     tiers: Mapping[str, Tier]

@@ -13,9 +13,9 @@ from policies.types import Request
 
 @dataclass(slots=True)
 class TenantUse:
-    """The use of a queue by one tenant: its requests that were dispatched from the queue and have not ended. `tokens`
-    are reserved tokens. `share_tokens` and `share_sequences` count the tenant's share: tokens and sequences times the
-    speed of their backends.
+    """The requests of one tenant in flight from one queue, as counts. `tokens` are the KV tokens that they reserve.
+    `share_tokens` and `share_sequences` are their KV tokens and sequences, each times the speed of its backend, for the
+    cap on the tenant's share. Mutable.
     """
 
     requests: int = 0
@@ -29,7 +29,7 @@ NO_USE = TenantUse()
 
 
 class QueueUse:
-    """The use of a queue by each tenant: its requests in flight. Mutable."""
+    """The requests in flight from one queue, counted by tenant. Mutable."""
 
     def __init__(
         self,

@@ -24,9 +24,8 @@ SHARE_RATIO_MAX = 0.5  # phi
 
 
 class InFlightShare(NamedTuple):
-    """A tenant's share of the pool's load in flight, if one more of its requests were sent: the sequences and KV tokens
-    that the tenant would then have, and those that the pool can hold. All are multiplied by the speed of their
-    backends.
+    """The part of a pool that one tenant would have in flight if one more of its requests were sent: its `sequences`
+    and KV `tokens`, and the most that the pool can hold. All four are weighted by the speed of the backends.
     """
 
     sequences: float
@@ -40,8 +39,8 @@ class InFlightShare(NamedTuple):
 
 
 class ShareCap:
-    """The cap on each tenant's share of the requests in flight. A tenant is active while it has a request queued or in
-    flight.
+    """The cap on the part of a pool's capacity that one tenant may have in flight while others are active. A tenant is
+    active while it has a request queued or in flight. Mutable.
     """
 
     def __init__(self, ratio_max: float, order: FairTree) -> None:

@@ -15,8 +15,8 @@ SessionId = tuple[str, str]
 
 
 class SessionRecord(NamedTuple):
-    """The record of one agent's session in a checkpoint, such as its context, its backend and the time since which it
-    is idle.
+    """The state of one agent's session in a checkpoint: its context in tokens, its backend, since when it is idle, and
+    others.
     """
 
     context: int
@@ -32,9 +32,9 @@ class SessionRecord(NamedTuple):
 
 
 class SessionsCheckpoint(NamedTuple):
-    """A checkpoint of a pool's sessions, by tenant and session id; a record of None: the session was forgotten. It also
-    has the learnt `eta` of each backend (WorkingSet), and whether sessions were held. It was taken at `at`, by the
-    clock of the records.
+    """A checkpoint of a pool's sessions: one record per tenant and session id. A record of None removes a session that
+    an earlier checkpoint had. `eta` is, by backend, the learnt part of the KV pool that sessions may fill; `is_engaged`
+    tells whether turns were held. The checkpoint was taken at `at`, in seconds on the clock of its records.
     """
 
     sessions: Mapping[SessionId, SessionRecord | None] = {}

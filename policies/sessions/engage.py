@@ -24,7 +24,7 @@ RECOMPUTED_RATIO_MIN: Final = 0.1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Engagement:
-    """The switch that decides whether a pool's sessions are held, by what holding saves and costs. Mutable."""
+    """The switch for holding turns of a pool's sessions: on while more turns end per second with it. Mutable."""
 
     def __init__(self) -> None:
         self.is_on = False

@@ -16,7 +16,7 @@ RATE_SAMPLES: Final = 32
 
 
 class EngineUse:
-    """The use of one engine's time: how busy it is, and how much it computes again for sessions. Mutable."""
+    """The use of one engine's time: how busy it is, and how much it computes sessions' contexts again. Mutable."""
 
     __slots__ = (
         "_at",

@@ -50,9 +50,10 @@ def bucket_of(gap_s: float) -> int:
 
 
 class Outlook(NamedTuple):
-    """A forecast for an idle session until a given time. `returns` is the probability that the session returns by then.
-    `away_s` is the expected number of seconds until then that it stays away. `least_gain_s` is the least value, over
-    all times until then, of the seconds away minus the expected cost of the return.
+    """A forecast for an idle session over a given time: does it return, and is it worth to pause it? `returns` is the
+    probability that the session returns in this time, `away_s` the expected seconds of this time in which it is idle.
+    `least_gain_s` is the worst gain of a pause at any moment of this time: expected seconds idle until then, minus the
+    expected cost (seconds) of a return until then.
     """
 
     returns: float
@@ -61,8 +62,8 @@ class Outlook(NamedTuple):
 
 
 class Gaps:
-    """The lengths of the gaps between turns in one tenant's sessions, as a learnt distribution. Mutable, of constant
-    size.
+    """The distribution of the idle times between two turns of a session, learnt over one tenant's sessions. Mutable, of
+    constant size.
     """
 
     __slots__ = ("_ended", "_reached")

@@ -15,7 +15,7 @@ from policies.types import Request, Tenant
 
 
 class TenantTurns(ArrivalOrder):
-    """The held turns of one tenant's sessions. Its head is the first turn that was not tried in this round. Mutable."""
+    """The held turns of one tenant. Its head is the first turn that this search for room did not try yet. Mutable."""
 
     __slots__ = ("first", "overdue", "then", "tried")
 
@@ -43,7 +43,7 @@ class TenantTurns(ArrivalOrder):
 
 
 class HeldTurns:
-    """The held turns of one pool, in its fair order. Mutable."""
+    """The held turns of one pool: turns of sessions that wait for room, in the fair order of their tenants. Mutable."""
 
     def __init__(self, make_order: Callable[[], FairTree], tenant: Callable[[str], Tenant]) -> None:
         """`make_order` makes a separate VTC order for held turns, with the present tiers and groups."""

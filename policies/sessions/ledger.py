@@ -49,8 +49,8 @@ ASKED_MAX: Final = 512  # of turns and backends in one look, each pair of which 
 
 
 class TurnEntry(NamedTuple):
-    """The decision that a turn of a session may enter the pool's order. The backend `backend_id` has room for it, and
-    serves it while that backend is available; None: the placement chooses.
+    """The decision that a turn of a session may enter the queues' order. The turn has room at `backend_id`, and goes
+    there as long as that backend is available; None: the placement chooses the backend.
     """
 
     request_id: str
@@ -58,8 +58,8 @@ class TurnEntry(NamedTuple):
 
 
 class SessionLedger:
-    """The sessions of one pool: which of them are admitted, and which of their turns may run now. Where processes share
-    an order, the leader has it. Mutable.
+    """The sessions of one pool: it decides which sessions may keep their contexts at a backend, and which turns may run
+    now. Where processes share an order, only the leader has a ledger. Mutable.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ INFERRED: Final = "~"
 
 
 class Tail(NamedTuple):
-    """The end of one prompt, as a block hash, and the prompt's size. The prompt is of a session, or of a call that may
-    be a session's first (`session_id` is empty). `is_spent`: a later prompt has continued that first call.
+    """What is known of an earlier prompt, under the hash of its last full block: its `size` and its session. An empty
+    `session_id`: the prompt's call may be the first of a session. `is_spent`: a later prompt has continued that call.
     """
 
     session_id: str

@@ -14,11 +14,12 @@ GROWTH_TURNS: Final = 20.0  # that the mean growth of a context is over
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One turn of an agent's session, which is one call. The turn is either held or in the order. It has room, or runs,
-    at the backend `backend_id`; empty: the placement chooses.
+    """One turn of an agent's session, which is one call. It is held, waits in the queues' order, or runs. It has room,
+    or runs, at the backend `backend_id`; empty: the placement chooses.
 
-    The turn adds `tokens` to its backend's working set while it runs, beyond its session's context. Its backend has
-    computed at most `known` tokens of its prompt before. `resumes`: its session was paused meanwhile.
+    While it runs, it adds `tokens` to the working set of its backend, beyond the context of its session. At most
+    `known` tokens of its prompt were computed at this backend before. `continues`: its prompt begins with the session's
+    context. `resumes`: its session was paused since the last turn.
     """
 
     request: Request
@@ -128,8 +129,8 @@ def tail_of(request: Request) -> tuple[int, int]:
 
 
 class TenantSessions:
-    """The sessions of one tenant, least recently used first, and statistics of their turns. Mutable. It keeps at most
-    `sessions_max` sessions, plus those that run or wait.
+    """The sessions of one tenant, least recently used first, and statistics of their turns. It keeps at most
+    `sessions_max` sessions, plus those with a turn that runs or waits. Mutable.
     """
 
     __slots__ = ("_sessions_max", "gaps", "growth", "sessions")

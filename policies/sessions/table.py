@@ -10,7 +10,7 @@ from policies.types import Request
 
 
 class SessionTable:
-    """The sessions of one pool, by tenant and id. Mutable."""
+    """The sessions of one pool, by tenant id and session id. Mutable."""
 
     def __init__(self, sessions_max: int) -> None:
         """Of each tenant, at most `sessions_max` sessions are known, plus those that run or wait."""

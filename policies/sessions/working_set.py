@@ -28,7 +28,7 @@ FREED_FADE: Final = 0.8
 
 
 class WorkingSet:
-    """The contexts of sessions that one backend keeps, and the part of its KV pool that they may have. Mutable."""
+    """The contexts of sessions that one backend keeps, and the part `eta` of its KV pool for them. Mutable."""
 
     def __init__(self, backend_id: str, eta: float | None) -> None:
         """`eta` is the part of the KV pool that contexts of sessions may fill; None: it is learnt."""

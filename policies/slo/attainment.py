@@ -13,7 +13,7 @@ ROUNDING_S = 1e-9
 
 
 class MetTargets(NamedTuple):
-    """The latency targets that one answer met; a target that is not set counts as met. `tpot` uses the time per output
+    """Which latency targets one answer met; a target that is not set counts as met. `tpot` compares the time per output
     token since the first token came, `tpot_envelope` since the first token was due.
     """
 
@@ -45,7 +45,7 @@ def met_targets(envelope: SloEnvelope, timing: Timing) -> MetTargets:
 
 
 class AttainmentCounts:
-    """The counts of requests that met their latency targets, per tenant and per tier. Mutable."""
+    """The numbers of requests that met their latency targets, per tenant and per tier, since the start. Mutable."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tally] = {}

@@ -46,8 +46,9 @@ class _Yielding:
 
 @dataclass(slots=True)
 class Shedding:
-    """The choice of the waiting request to drop in overload. Mutable. `tier` maps a tenant's id to its tier, `ranks` to
-    the keys that order it within the tier (FairTree.ranks).
+    """The choice of the waiting request that is dropped when the queue is full and a request of a more important tier
+    arrives. `tier` gives the tier of a tenant's id, `ranks` the keys that order the tenant within its tier
+    (FairTree.ranks). Mutable.
     """
 
     queues: PoolQueues

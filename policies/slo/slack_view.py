@@ -14,8 +14,8 @@ REQUESTS_SHOWN_MAX = 100
 
 @dataclass(slots=True)
 class Slacks:
-    """The least slack of each tenant and of each tier in seconds (the time until the next token is late), and the most
-    urgent requests.
+    """The least slack of each tenant and each tier, and the most urgent requests. Slack is the time until a request's
+    next token is late, in seconds.
     """
 
     tenants: dict[str, float] = field(default_factory=dict)

@@ -18,7 +18,7 @@ ROUNDING_S = 1e-9  # a token exactly on its deadline is in time
 
 
 class Timeliness:
-    """A measurement of when the tokens of one answer come, against the request's SLO envelope. Mutable."""
+    """A measurement of the TTFT and TPOT of one answer, against the SLO envelope of its request. Mutable."""
 
     __slots__ = (
         "_arrived_at", "_choices", "_due_at", "_first_at", "_is_whole", "_last_at", "_late", "_since_due_s",

@@ -28,8 +28,9 @@ NEXT = WorkAhead(0.0, 0.0)
 
 
 class BackendScan(NamedTuple):
-    """The result of a scan of all serving backends, valid until `until`. It has the ids of the promising ones (none
-    where some backend has no forecast), the number that serves, and the mean predicted output of the running requests.
+    """The result of a scan of all serving backends, used until the time `until`. `backend_ids` are those with the
+    earliest forecast TTFT (none, if any backend has no forecast). `serving` is the number of serving backends.
+    `mean_output_tokens` is the mean predicted output of the running requests.
     """
 
     until: float
@@ -43,8 +44,8 @@ NOTHING_KNOWN = BackendScan(float("-inf"))
 
 @dataclass(slots=True)
 class Forecaster:
-    """The forecaster of a request's TTFT, from the waiting and the running requests of the pool. `output_tokens` gives
-    a request's predicted output.
+    """The forecaster of the TTFT of a request, from the waiting and running requests of its pool. `output_tokens`
+    predicts a request's output.
     """
 
     queues: PoolQueues

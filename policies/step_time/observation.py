@@ -15,9 +15,9 @@ GROUP_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An observation of some steps of one engine. These `steps` took `seconds` and together computed `new_tokens`.
-    `context_token_steps` is the sum over the steps of the KV tokens that each of them read, `request_steps` the sum of
-    the requests in each.
+    """An observation of some engine steps, as sums. `steps` steps took `seconds` in all and computed `new_tokens`
+    tokens. `context_token_steps` is the sum of the KV tokens that each step read, `request_steps` the sum of the
+    requests in each.
     """
 
     seconds: float
@@ -64,10 +64,10 @@ class Sum:
 
 
 class StepGroups:
-    """A collector that makes one observation of every GROUP_STEPS steps of a kind. Mutable.
+    """A collector that sums every GROUP_STEPS steps of similar size into one observation. Mutable.
 
-    A single step of a millisecond is as long as the noise of the machine; a sum of sixteen is hardly noisy. Steps are
-    of one kind if their new tokens have the same octave, so that a chunk of a prompt does not disappear among decodes.
+    The time of a single short step is mostly noise (1 ms); in a sum of sixteen, noise matters little. Steps are similar
+    if their numbers of new tokens are within the same power of two, so that chunks of prompts and decodes stay apart.
     """
 
     def __init__(self) -> None:

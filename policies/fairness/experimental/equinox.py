@@ -30,7 +30,9 @@ MEMORY = 9.0  # (9 * average + newest) / 10
 
 
 class Score(NamedTuple):
-    """The two counters of a tenant in DualCounter, or the amounts that one request adds to them."""
+    """The two counters of one tenant in DualCounter, over its weight: `user` for the service that it received,
+    `resource` for the capacity that it used. Also the amounts that one request adds to them.
+    """
 
     user: float = 0.0
     resource: float = 0.0
@@ -49,7 +51,7 @@ class _Average:
 
 
 class DualCounter(Fairness):
-    """A fairness policy: the tenant with the least score of its two counters is next (Equinox)."""
+    """The fairness policy Equinox: the tenant with the least weighted sum of its two counters (Score) is next."""
 
     follows_requests = True
 

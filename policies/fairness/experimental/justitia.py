@@ -59,7 +59,9 @@ class _Agent:
 
 
 class AgentCosts:
-    """A predictor of an agent's cost, by the recent agents of its tenant. Mutable."""
+    """A predictor of the total cost of an agent's calls, as the mean over recent agents of the same tenant. Costs are
+    in token-iterations: KV tokens held, times engine steps. Mutable.
+    """
 
     def __init__(self) -> None:
         self.means: dict[str, float] = {}
@@ -83,7 +85,9 @@ class AgentCosts:
 
 
 class AgentTags(Fairness):
-    """A fairness policy: the request of the agent with the smallest tag is next (Justitia)."""
+    """The fairness policy Justitia. Each agent gets a tag when it arrives: the virtual time at which it would end if
+    all agents shared the pool equally. The request of the agent with the smallest tag is next.
+    """
 
     follows_requests = True
     is_fair = False  # an agent gets all that it can use
