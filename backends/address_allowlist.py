@@ -30,7 +30,7 @@ class AddressRefusedError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class AddressAllowlist:
-    """A list of the networks in which backends may be."""
+    """A list of the IP networks in which the addresses of backends have to be."""
 
     networks: tuple[Network, ...]
 

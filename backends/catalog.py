@@ -49,7 +49,7 @@ def _card(entry: Mapping[str, Any]) -> ModelCard:
 
 
 class Catalog:
-    """The models that each backend serves, as it last reported them. Backends are in the order of `backend_ids`."""
+    """The models that each backend last reported, and so the backends and the pool that serve a model. Mutable."""
 
     def __init__(self, backend_ids: Sequence[str], *, pools: Mapping[str, str]) -> None:
         """`pools` maps the ids of backends with a configured pool to that pool."""

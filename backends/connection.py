@@ -55,14 +55,14 @@ class UpstreamSilent(UpstreamError):  # noqa: N818
 
 
 class UpstreamAway(UpstreamError):  # noqa: N818
-    """An error: the backend answers no polls and sends no byte of its response. Another backend can give the response
-    instead.
+    """An error: the backend sends no byte of its response and does not answer polls either. Another backend can serve
+    the request instead.
     """
 
 
 class UpstreamClosed(UpstreamError):  # noqa: N818
-    """An error: the connection ended before the response did. `bytes_received` counts bytes of head and body until
-    reading of the body began; 0: no byte came.
+    """An error: the connection ended before the response did. `bytes_received` counts the bytes of the response's head,
+    and of its body until the gateway began to read the body; 0: no byte came.
     """
 
     def __init__(self, message: str, *, head_received: bool, bytes_received: int) -> None:
@@ -72,7 +72,7 @@ class UpstreamClosed(UpstreamError):  # noqa: N818
 
 
 class ConnectionOwner(Protocol):
-    """The owner of a connection: it receives the connection when its exchange ends or when it closes."""
+    """The owner of a connection, which gets it back when an exchange on it ends, or when it closes."""
 
     def give_back(self, connection: "Connection") -> None:
         """Take back a connection whose exchange ended cleanly, so that it can carry another exchange."""
@@ -84,9 +84,10 @@ class ConnectionOwner(Protocol):
 
 
 class HttpExchange:
-    """One request to a backend and its response. Use `async with`, or call release() on every path. `headers` have
-    names in lower case; of a repeated name the last value counts, but for Connection all count. `is_framed`: the
-    response says where it ends. If not, the end of the connection ends it, and a truncated response looks complete.
+    """One HTTP request to a backend and its response. Use `async with`, or call release() on every path. `headers` are
+    those of the response, by name in lower case. If a name repeats, its last value counts, except for Connection, where
+    all count. `is_framed`: the response states its length or is chunked. Otherwise the end of the connection ends it,
+    and a truncated response looks complete.
     """
 
     __slots__ = ("_connection", "failure", "headers", "is_framed", "status")
@@ -187,11 +188,11 @@ class HttpExchange:
 
 
 class Connection(asyncio.Protocol):
-    """One connection to a backend: its socket, and the exchange that it carries, if any. Both event loops set
-    TCP_NODELAY.
+    """One connection to a backend: its socket, and the exchange that it carries, if any. Both event loops (asyncio's
+    and uvloop) set TCP_NODELAY.
 
-    httptools appends pieces of the body to `_pieces`, which costs no Python call; `data_received` passes them on. Until
-    the body is read (`_sink` is None) they wait there, up to HELD_BYTES_MAX.
+    The HTTP parser (httptools) appends pieces of the body to `_pieces`, which costs no Python call; `data_received`
+    passes them on. Until a reader of the body is set (`_sink`), they wait there, up to HELD_BYTES_MAX.
     """
 
     __slots__ = (

@@ -36,8 +36,8 @@ EJECTED_RATIO_MAX = 0.5
 
 
 class Evidence(StrEnum):
-    """The kind of evidence about a backend's health that one exchange gives. A client's own error or disconnect is no
-    evidence.
+    """What one exchange with a backend shows about the backend's health. A client's own error or disconnect shows
+    nothing.
     """
 
     SERVED = "served"  # answered to the end; a 4xx too
@@ -47,7 +47,7 @@ class Evidence(StrEnum):
 
 
 class HealthState(StrEnum):
-    """The state of a backend's health. A backend gets requests while it is HEALTHY or on TRIAL."""
+    """The state of a backend's health. A backend gets requests while it is HEALTHY or on TRIAL (after a failure)."""
 
     UNKNOWN = "unknown"  # not polled yet
     HEALTHY = "healthy"

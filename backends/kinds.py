@@ -17,7 +17,7 @@ VLLM_BUSY: Final = (503, b"currently busy")  # the default of all kinds: vLLM ma
 
 
 class UsageDetail(IntEnum):
-    """The amount of usage reports that a stream can be asked for (`stream_options`)."""
+    """How much of its usage a server reports in a stream, if asked by `stream_options`."""
 
     NOTHING = 0  # the server does not take stream_options
     AT_END = 1  # include_usage
@@ -35,14 +35,14 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendKind:
-    """One kind of inference server.
+    """One kind of inference server, and how it differs from the others.
 
-    `owners` are prefixes of `owned_by`, `metrics` is the prefix of its metrics' names, `busy` the status of a busy
-    answer and a part of its body. `nulls_usage`: it writes `"usage":null` into chunks, but only when usage was asked
-    for. `may_refuse_options`: a server of this kind may reject `stream_options`. `has_token_ids`: it reports token ids
-    (`return_token_ids`), and completes a prompt of token ids. `engine_died` has parts of the bodies with which the
-    server answers 500 when its engine is gone, or ends. `stopped` is a part of a non-streamed answer that the server
-    did not finish because it is stopping.
+    To recognise a kind: `owners` are prefixes of `owned_by` in /v1/models, `metrics` is the prefix of its metrics'
+    names. `busy` is the status of the answer of a busy server, and a part of its body. `nulls_usage`: the server writes
+    `"usage":null` into chunks, but only if usage was asked for. `may_refuse_options`: it may reject `stream_options`.
+    `has_token_ids`: it reports token ids (`return_token_ids`), and continues a prompt of token ids. `engine_died` has
+    parts of the bodies of its 500 answers when its engine has failed. `stopped` is a part of a non-streamed answer that
+    is incomplete because the server stops.
     """
 
     name: str

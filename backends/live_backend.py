@@ -19,8 +19,8 @@ from policies.types import BackendLoad
 
 @dataclass(slots=True)
 class LiveBackend:
-    """The state of one backend, as its polls found it. Mutable; the tasks that poll the backend write its answers
-    here.
+    """The state of one backend, as its polls last found it: health, models, sizes, load. The tasks that poll the
+    backend write it. Mutable.
     """
 
     spec: BackendSpec

@@ -25,7 +25,7 @@ NO_TOKENIZER: Final = "none"  # the fingerprint of a server that does not tell t
 
 
 class ModelIdentity(NamedTuple):
-    """The identity of a model at one backend: the values that distinguish it from another model of the same name."""
+    """The values by which a model at one backend is told apart from another model of the same name."""
 
     root: str | None
     base: str | None

@@ -24,11 +24,11 @@ _READS_PRIORITY: Final = {"priority": True, "fcfs": False}  # vLLM's --schedulin
 
 @dataclass(frozen=True, slots=True)
 class EngineNews:
-    """The values that the plugins in one backend's engines report, for all engines together. Limits and budgets are
+    """What the plugins in the engines of one backend last reported, for all engines together. Limits and budgets are
     sums, as in BackendLoad. None: the engines do not report the value.
 
-    `pab_dispatches` has the number of the last dispatch that `pab_tokens` includes, by sender. `reads_priority`:
-    the engines order their own queues by the priority of each call.
+    `pab_tokens` is the prefill admission budget. For each sender, `pab_dispatches` has the number of the last dispatch
+    that the budget includes. `reads_priority`: the engines order their own queues by the priority of each call.
     """
 
     step_tokens_max: int | None = None
@@ -39,9 +39,10 @@ class EngineNews:
 
 
 class PluginReports:
-    """The plugin reports of one backend, and the position up to which they were read. `engines` is None until a plugin
-    answers. `gateway` is this gateway's name at the plugin, which distinguishes its dispatches from other gateways'.
-    The processes of one cluster share this name, and each adds its own by `name_at_plugin`.
+    """The reader of the plugin reports of one backend, which keeps the position up to which it has read. `engines` is
+    None until a plugin answers. `gateway` is this gateway's name in dispatch numbers, so that the plugin keeps those of
+    several gateways apart. All processes of one cluster have the same, and each adds its own by `name_at_plugin`.
+    Mutable.
     """
 
     def __init__(self) -> None:

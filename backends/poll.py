@@ -39,7 +39,7 @@ class UnansweredError(Exception):
 
 
 class Poller:
-    """The client that polls backends: its connections and time limits. `start` it on the event loop that uses it."""
+    """The HTTP client that polls backends: connections and time limits. `start` it on the event loop that uses it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Polled(Protocol):
-    """The receiver of poll results: a BackendPool. Its methods run on the event loop."""
+    """The interface of the receiver of poll results, which is a BackendPool. Its methods run on the event loop."""
 
     def settle(self, backend: LiveBackend, was: HealthState, why: str) -> None:
         """A round of polls of the backend has ended. `was` is its health before, `why` the error, "" without one."""
@@ -31,7 +31,7 @@ class Polled(Protocol):
 
 
 class PollLoop:
-    """The loop that polls the backends of one gateway. Where processes share an order, only the leader polls, and
+    """The tasks that poll all backends of one gateway. Where processes share an order, only the leader polls, and
     reports changes to the others (gateway/shared_order/backends.py).
     """
 

@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 
 class BackendPool:
-    """The backends of one gateway, with the health, models and load of each. The callbacks run on the event loop and
-    must return at once. `on_load` gets the id of a backend whose load changed; `on_change` reports that the backends or
-    their models changed.
+    """The backends of one gateway, with the health, models and load of each. `on_load` gets the id of a backend whose
+    load changed; `on_change` reports that the backends or their models changed. These callbacks run on the event loop
+    and must return at once. Mutable.
     """
 
     def __init__(

@@ -10,15 +10,16 @@ from policies.step_time import StepTime
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """The configuration of one backend. `url` has no trailing slash and no /v1; `headers` carry its credentials.
+    """The configuration of one backend. `url` has no trailing slash and no /v1; `headers` carry the credentials.
 
-    `reads_priority`: the backend orders its own queue by the priority of each call (vLLM's `--scheduling-policy
-    priority`); None: as its plugin reports, False without a plugin. `kind` is a name in BACKEND_KINDS; None: detected.
-    `tls` holds the CAs that an https backend is verified by; None: the system's. `step_time` is the estimate before any
-    step is observed. `step_tokens_max` is the most tokens that one step computes (--max-num-batched-tokens),
-    `prompt_step_tokens_max` the most tokens of one prompt in a step (--long-prefill-token-threshold).
-    `address_allowlist` limits its addresses; None: any. `revision`: the version of the model that it serves, where the
-    root of the model does not show it.
+    `kind` is a name in BACKEND_KINDS; None: detected. `reads_priority`: the backend orders its own queue by the
+    priority of each call (vLLM's `--scheduling-policy priority`); None: as its plugin reports, False without a plugin.
+    `tls` has the CAs that verify an https backend; None: the system's. `address_allowlist` limits its addresses; None:
+    any. `revision` is the version of its model, for a model whose `root` in /v1/models does not show it.
+
+    `step_time` is the step-time model until steps are observed. `step_tokens_max` is the most tokens that one step
+    computes (--max-num-batched-tokens), `prompt_step_tokens_max` the most of one prompt
+    (--long-prefill-token-threshold).
     """
 
     id: str

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class ReportedStep(NamedTuple):
-    """A report of one step: tokens computed, KV tokens read, requests, and seconds until the start of the next."""
+    """The plugin's report of one step: tokens computed, KV tokens read, requests, and seconds until the next step."""
 
     new_tokens: int
     context_tokens: int
@@ -113,7 +113,7 @@ class StepWindows:
 
 
 class StepTimes:
-    """A learner of the step time of one backend. `start` is the first estimate: configured, or stored."""
+    """A learner of the step-time model of one backend. `start` is the first model, configured or stored."""
 
     def __init__(self, backend_id: str, start: StepTime | None = None) -> None:
         self._backend_id = backend_id

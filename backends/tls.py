@@ -47,7 +47,9 @@ def tls_context_of(ca_pem: str) -> ssl.SSLContext:
 
 
 class ReloadingContext(ssl.SSLContext):
-    """A client's TLS context that reads its certificate again after a renewal. Call `read` once."""
+    """A TLS context for connections to a backend. It reads its client certificate again after the files were renewed.
+    Call `read` once at the start.
+    """
 
     _files: tuple[Path, Path]
     _seen: Marks

@@ -48,8 +48,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class ConnectionLimits(NamedTuple):
-    """The limits of the connections to one backend. `silence_s_least` is the shortest limit that `limit_silence` sets
-    for an exchange; None: it sets none.
+    """The limits of the connections to one backend. An exchange fails after `silence_s_max` seconds without a byte of
+    the response. `silence_s_least` is the shortest such limit that may be set for one exchange; None: it cannot be set.
     """
 
     connect_timeout_s: float
@@ -60,8 +60,8 @@ class ConnectionLimits(NamedTuple):
 
 
 class Upstream:
-    """The client of one backend: its connections, and the requests that are sent on them. `url` is http or https; an
-    optional path is put before every target.
+    """The HTTP client of one backend, with its open connections. `url` is http or https; a path in it is put before the
+    path of every request.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Dns:
-    """A discovery source that looks up the name `host` in DNS. Each address is a server, at `port`."""
+    """A discovery source that looks up the name `host` in DNS. Each address is one server, at the port `port`."""
 
     def __init__(self, host: str, port: int, *, scheme: str = "http", every_s: float = DNS_EVERY_S) -> None:
         self._host = host

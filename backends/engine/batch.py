@@ -9,7 +9,7 @@ from backends.engine.slots import Slots
 
 @dataclass(slots=True)
 class Batch:
-    """A batch: the sequences of one engine step; `scheduled` of each is the number of tokens that it computes."""
+    """The sequences of one engine step, with the tokens that the step computes of each (`scheduled`). Mutable."""
 
     sequences: list[Sequence] = field(default_factory=list)
     prefill_alone: bool = False
@@ -33,7 +33,7 @@ class Batch:
 
 
 class Batching(Protocol):
-    """A batching policy: it chooses the tokens that the next step computes."""
+    """The interface of batching policies: which tokens does the next engine step compute?"""
 
     def form(self, slots: Slots, now: float) -> Batch:
         """Form the next step: admit, preempt and schedule. An empty batch means that no sequence can run."""

@@ -23,10 +23,10 @@ DECODE_STEPS_MIN = 10
 
 
 class SeparatePrefill:
-    """A batching policy that computes prompts in steps of their own, apart from decodes. The published engine uses
-    max(M // 6, 3072) for a pool of M tokens. It admits requests if the batch is empty or after `decode_steps_min`
-    decodes, then in every step until an admission succeeds. A prefill step takes at most `prefill_tokens_max` prompt
-    tokens; a longer prompt goes alone.
+    """The batching policy of the VTC paper's engine: prompts are computed in steps of their own, apart from decodes.
+    Waiting requests are admitted if no request runs, or after `decode_steps_min` decode steps; if none fits then,
+    before every further step until one does. A prefill step takes at most `prefill_tokens_max` prompt tokens, or one
+    longer prompt. For a KV pool of M tokens the published engine uses max(M // 6, 3072).
     """
 
     def __init__(self, *, prefill_tokens_max: int, decode_steps_min: int = DECODE_STEPS_MIN) -> None:
@@ -70,8 +70,8 @@ class SeparatePrefill:
 
 
 class ChunkedPrefill:
-    """A batching policy with vLLM's order. Running requests come first, in the order of admission. Waiting requests
-    come next, if no request was preempted.
+    """The batching policy of vLLM. A step takes the running requests first, in the order of admission. If none of them
+    was preempted, it then admits waiting requests.
     """
 
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX, prompt_tokens_max: int | None = None) -> None:
@@ -93,11 +93,11 @@ class ChunkedPrefill:
 
 class Sarathi:
     """A batching policy that schedules decodes first, so that no prompt delays an answer. Prompts that have begun come
-    next, then other prompts.
+    next, then waiting prompts.
 
-    An admitted prompt gets room for all of itself at once, so that it never waits for memory in the middle
-    (Sarathi-Serve, OSDI 2024, as its published scheduler). vLLM's order derives from this one: there too, the rest of a
-    prompt comes after all decodes, but takes its blocks chunk by chunk.
+    When a prompt is admitted, memory for all of it is reserved, so that it never waits for memory in the middle
+    (Sarathi-Serve, OSDI 2024, as its published scheduler). vLLM's order derives from this one, but vLLM takes memory
+    for a prompt chunk by chunk.
     """
 
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:

@@ -15,12 +15,13 @@ from policies.step_time.model import StepTimeModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCoefficients:
-    """The coefficients of a model's step time on one machine. All times are in seconds, the KV pool is in tokens.
+    """The coefficients of a linear model of one engine's step time, for one language model on one machine. Times are in
+    seconds. `kv_tokens_max` is the size of the KV pool in tokens. Every step also takes `overhead_s` on the host.
 
-    Mixed and decode steps: base + token * new tokens + context_token * context + request * requests. Prefill alone:
-    prefill_base + prefill_token * new tokens + prefill_request * requests, plus context_token for cached tokens (the
-    rest of the context is in prefill_token). Without a prefill line the mixed line applies. `overhead_s` is the host's
-    time per step.
+    A step with decodes takes base_s + token_s * new tokens + context_token_s * context tokens + request_s * requests. A
+    step with prompts alone takes prefill_base_s + prefill_token_s * new tokens + prefill_request_s * requests, plus
+    context_token_s for each cached token (prefill_token_s includes the rest of the context). If the prefill
+    coefficients are None, the first formula holds for both.
     """
 
     base_s: float

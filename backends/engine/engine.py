@@ -24,8 +24,8 @@ REQUESTS_RUNNING_MAX = 256  # vLLM's default max_num_seqs
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The plan of a step that has begun: its duration, the tokens to compute, the KV tokens to read, and its
-    requests.
+    """The plan of a step that has begun: its duration in seconds, the number of tokens that it computes (`new_tokens`)
+    and of KV tokens that it reads (`context_tokens`), and the number of its requests.
     """
 
     begun_at: float
@@ -77,7 +77,7 @@ class EngineSnapshot:
 
 
 class Engine:
-    """The simulated engine: one model replica. By default it has vLLM's blocks and chunked prefill."""
+    """A simulated inference engine: one model replica. By default it has vLLM's KV blocks and chunked prefill."""
 
     def __init__(
         self,

@@ -25,8 +25,8 @@ OFFERED_MAX = 64  # waiting sequences; more than this never get slots in one ste
 
 
 class FairBatching:
-    """A batching policy that forms steps such that TTFT and TPOT targets are both kept. `model` is the step time that
-    it assumes.
+    """The batching policy FairBatching, which divides each step between decodes and prompts so that TTFT and TPOT
+    targets are kept. `model` is the step-time model that it plans with.
     """
 
     def __init__(self, model: StepTimeModel, *, tokens_max: int) -> None:

@@ -13,7 +13,7 @@ from backends.engine.sequence import NO_BLOCK_LEFT, EngineRequest, Sequence
 
 
 class KvMemory(Protocol):
-    """The KV memory of an engine: does one more sequence fit, or one more token of a running one?"""
+    """The interface of an engine's KV memory: does one more sequence fit, or one more token of a running sequence?"""
 
     def fits_alone(self, request: EngineRequest) -> bool:
         """Whether an otherwise empty engine can finish the request."""
@@ -48,15 +48,14 @@ class KvMemory(Protocol):
 
 
 class OracleMemory:
-    """A KV memory that knows output lengths, and reserves room for each whole answer (the rule of VTC's and S-LoRA's
-    code).
+    """A KV memory that knows all output lengths in advance, and reserves room for each whole answer. This is the rule
+    of the code of VTC and S-LoRA.
 
-    With the batch ordered by remaining output, longest first, the pool is fullest when some k-th request ends: then k
-    sequences have grown by its remaining output. Every such moment must stay below the pool's size. Each distinct
-    tenant in the batch takes `tenant_tokens` of the pool: the published code keeps 4 x rank 8 tokens of adapter
-    bookkeeping even with adapters switched off. This holds while all sequences advance together, as they do when
-    prompts are prefilled alone. Beside a prompt that is prefilled in chunks the others run ahead of the plan, and may
-    have to be preempted.
+    If all running sequences advance together, the pool is fullest when one of them ends. With the sequences ordered by
+    remaining output, longest first, and the k-th about to end, the first k have each grown by its remaining output. A
+    sequence is admitted only if all these sums stay below the pool's size. Each tenant in the batch takes another
+    `tenant_tokens` of the pool, because the published code keeps 4 x rank 8 tokens for adapters, even without adapters.
+    Sequences do not advance together beside a prompt that is computed in chunks: they may then have to be preempted.
     """
 
     def __init__(self, *, kv_tokens_max: int, tenant_tokens: int = 32) -> None:
@@ -120,9 +119,9 @@ def _reservation(sequence: Sequence) -> tuple[int, int]:
 
 
 class BlockMemory:
-    """A KV memory that is given out in blocks on demand, as in vLLM. Cached prompt blocks live in the same pool. A
-    block is free, private to one sequence, or in the prefix cache (used or not): private + cached + free == total,
-    always. Blocks of output are not cached, because the simulation does not know their text.
+    """A KV memory that gives out blocks on demand, as vLLM does. A block is free, private to one sequence, or in the
+    prefix cache (in use or not): private + cached + free == total, always. Blocks of output are not cached, because the
+    simulation does not know their text.
     """
 
     def __init__(self, *, blocks_max: int, block_tokens: int) -> None:

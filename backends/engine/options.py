@@ -9,7 +9,7 @@ from backends.engine.engine import BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """The options of one embedded server. Sizes are of all engines together and split evenly."""
+    """The options of one embedded server (EngineServer). Sizes are totals of all its engines, which get equal parts."""
 
     model: str = "embedded"
     coefficients: str = "a10g-llama3.2-3b"

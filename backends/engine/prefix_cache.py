@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 
 class PrefixCache:
-    """The prefix cache of an engine: the cached blocks of its KV pool. They are a part of the pool, not a pool of their
-    own; `len()` is their number.
+    """The prefix cache of an engine: the blocks of its KV pool that hold prompts, for reuse. `len()` is their number.
+    Mutable.
     """
 
     def __init__(self) -> None:

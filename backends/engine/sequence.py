@@ -13,11 +13,11 @@ from policies.types import SloEnvelope
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A request to submit to an engine. It carries its output length, which only oracle memory uses in advance.
+    """A request to a simulated engine. It carries its true output length, which only OracleMemory reads in advance.
 
-    `prefix` has chained hashes of the prompt's leading blocks, each of the engine's `block_tokens` tokens. Only an
-    order of the tests reads `priority` (lower first). `tenant_id` counts only in oracle memory, and `envelope` only in
-    FairBatching. Its targets count from `arrived_at`; None: from the time of `submit`.
+    `prefix` has chained hashes of the prompt's leading blocks, each of the engine's `block_tokens` tokens. Only
+    OracleMemory reads `tenant_id`, only FairBatching `envelope`, and only a test's order `priority` (lower first). The
+    targets of the envelope count from `arrived_at`; None: from the time of `submit`.
     """
 
     id: str

@@ -18,7 +18,7 @@ class SlotOrder(deque[Sequence]):
 
 
 class Slots:
-    """The slots of an engine: the running sequences in order of admission, and the queue in front of them."""
+    """The slots of an engine: the running sequences in order of admission, and the waiting sequences. Mutable."""
 
     def __init__(self, *, memory: KvMemory, order: SlotOrder, requests_running_max: int) -> None:
         self.memory = memory

@@ -28,7 +28,7 @@ FIRST_WORD_ID = 1000
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A prompt as token counts and block hashes: what the engine and the HTTP API need of it."""
+    """A prompt of a simulated engine, as numbers of tokens and hashes of blocks."""
 
     text: str
     tokens: int

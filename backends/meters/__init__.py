@@ -21,7 +21,7 @@ MeterOf = Callable[[StreamCall], StreamMeter]
 
 
 class AnswerKind(StrEnum):
-    """The kind of an answer: the API by whose format its tokens are counted."""
+    """The API of an answer, which decides how its tokens are counted."""
 
     CHOICES = "choices"  # chat completions (batches too), completions
     RESPONSES = "responses"
@@ -34,8 +34,8 @@ class AnswerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerShape:
-    """The rules for counting the tokens in one API's answers. `text_key` is the field of a whole body whose text is
-    output.
+    """How the tokens of one API's answers are counted: `meter` for a stream, `usage` for a whole body. Where a body has
+    no usage, the text in its field `text_key` is counted.
     """
 
     meter: MeterOf

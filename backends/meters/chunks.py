@@ -46,8 +46,8 @@ class _Held(NamedTuple):
 
 
 class ChunkMeter(EventMeter):
-    """A meter of one stream of OpenAI's chunks. Continuous usage is per choice and per prompt; this meter adds it
-    up.
+    """A meter of one stream of OpenAI's chunks. vLLM reports usage in each chunk separately for each choice and prompt;
+    the meter sums it up.
     """
 
     __slots__ = (
@@ -283,8 +283,9 @@ class ChunkMeter(EventMeter):
 
 
 class TranscriptionMeter(ChunkMeter):
-    """A meter of one stream of a transcription. vLLM sends chunks. OpenAI's API sends `transcript.text.delta` and
-    `.done`, without [DONE]. https://platform.openai.com/docs/api-reference/audio/transcript-text-delta-event
+    """A meter of one stream of a transcription. vLLM sends chunks, as for chats. OpenAI's API sends
+    `transcript.text.delta` and `transcript.text.done` events, without [DONE].
+    https://platform.openai.com/docs/api-reference/audio/transcript-text-delta-event
     """
 
     __slots__ = ()

@@ -40,10 +40,11 @@ place of all three for a client that did not ask for ids; None for one that did.
 
 @dataclass(slots=True)
 class StreamMemo:
-    """The facts that one stream of a backend showed and that hold for its next streams. Mutable, one per backend.
+    """What earlier streams of one backend showed, and the next ones are expected to have. Mutable, one per backend.
 
-    `fingerprint` is the last `system_fingerprint`, as JSON. `like` is how the events of its last stream end, `ids_like`
-    those of its last stream with token ids. `ids_at` has the paths whose streams report token ids, and no reasoning.
+    `fingerprint` is the last `system_fingerprint`, as JSON. `like` is how the events of its last stream end (EventEnd),
+    `ids_like` how those of its last stream with token ids end. `ids_at` has the paths whose streams report token ids
+    and do not report reasoning.
     """
 
     fingerprint: bytes | None = None
@@ -54,14 +55,14 @@ class StreamMemo:
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of making one, and every stream makes one
 class StreamCall:
-    """The facts about a call that the meter of its stream needs.
+    """What the meter of a stream needs to know of its call.
 
-    `choices` is the number of sequences in the answer (n times the number of prompts), `prompts` the number of prompts.
-    `keeps_usage`: the client asked for the event with the usage of all choices; `keeps_chunk_usage`: the client asked
-    for the usage in chunks. Usage that only the gateway asked for is removed. `nulls_usage`: the backend writes
-    `"usage":null` where there is no usage, but only because usage was asked for. `tokens_per_byte` estimates the tokens
-    of text pieces that have several uncounted tokens. `on_text` gets every piece of text whose tokens the server does
-    not count, `on_id` the id of the answer, once.
+    `prompts` is the number of prompts, `choices` the number of sequences in the answer (n times `prompts`).
+    `keeps_usage`: the client asked for the last event with the total usage; `keeps_chunk_usage`: the client asked for
+    usage in every chunk. Usage that only the gateway asked for is removed. `nulls_usage`: the backend writes
+    `"usage":null` where there is none, but only because usage was asked for. Where the server does not count tokens,
+    `tokens_per_byte` estimates them for a piece of text with several tokens, and `on_text` gets every piece of text.
+    `on_id` gets the id of the answer, once.
     """
 
     keeps_usage: bool = False
@@ -76,11 +77,13 @@ class StreamCall:
 
 
 class StreamMeter(Protocol):
-    """A meter of one stream: its usage so far, and the bytes that the client may see.
+    """The interface of meters. A meter takes the bytes of one stream, counts its usage so far, and returns the bytes
+    that the client may see.
 
-    `done`: the answer is complete. `error`: the stream itself says that it is not complete. `aborted`: it is not,
-    because the backend stopped. `rejected`: it is not, because the call was wrong, before anything was generated; this
-    is no evidence against the backend. A stream that has neither `done` nor `error` has to be ended with `cut`.
+    `done`: the answer is complete. `error`: the stream itself says that the answer is not complete. `aborted`: the
+    answer is not complete, because the backend stopped. `rejected`: nothing was generated, because the call was wrong;
+    this is no evidence against the backend. A stream that ends with neither `done` nor `error` has to be ended with
+    `cut`.
     """
 
     @property
@@ -131,9 +134,9 @@ class StreamMeter(Protocol):
 
 
 class FirstEvent:
-    """A finder of the first event with data in a stream. Comments may precede the event. Mutable. `event` is that
-    event, once it has arrived. A stream of more than EVENT_BYTES_MAX bytes counts as begun in any case, because the
-    bytes before the event are held.
+    """A finder of the first event with data in a stream, which comments may precede. `event` is this event, once it has
+    come. The relay holds back the bytes before it. So a stream of more than EVENT_BYTES_MAX bytes counts as begun in
+    any case. Mutable.
     """
 
     __slots__ = ("_bytes", "_partial", "_scanned", "event")
@@ -164,9 +167,9 @@ class FirstEvent:
 
 
 class Uncounted:
-    """An estimate of the number of tokens of one sequence, from its pieces of text, where the server does not count
-    tokens. A piece is at least one token, and normally just one. A server that lags or holds tokens back puts several
-    tokens into one piece; then the number of bytes gives the estimate.
+    """An estimate of the output tokens of one sequence, where the server does not count them. Each piece of text counts
+    as one token, which is mostly right. A slow server may put several tokens into one piece: the estimate is then the
+    number of bytes, times the tokens per byte. Mutable.
     """
 
     __slots__ = ("_bytes", "tokens")
@@ -182,8 +185,8 @@ class Uncounted:
 
 
 class EventMeter(ABC):
-    """The base class of all meters. It cuts the stream into events and passes each event to the method `_event`, which
-    the meter of each API defines.
+    """The base class of all meters. It cuts a stream into events, and passes each to the method `_event` of the API's
+    meter.
     """
 
     __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "pieces", "rejected")

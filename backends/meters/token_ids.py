@@ -35,8 +35,8 @@ _BLANK: Final = b"\n\n"
 
 @dataclass(slots=True)
 class TokenIds:
-    """The token ids of one stream over all of its parts. Mutable. `prompt` has the members of the JSON list, as
-    received; b"" while it is not known. Beyond `bytes_max` the ids are dropped, and `is_full` is set.
+    """The token ids of one stream, over all backends that produced parts of it. `prompt` has the members of the JSON
+    list, as received; b"" while it is not known. Beyond `bytes_max` the ids are dropped, and `is_full` is set. Mutable.
     """
 
     bytes_max: int
@@ -62,9 +62,9 @@ _IDS_LIKE_NONE: Final[IdsEnd] = (b"\0", b"\0", None)  # a NUL is in no JSON
 
 
 class ResumableMeter(StreamMeter, Protocol):
-    """A meter of a stream that another backend may continue. `interrupted` is the reason that the stream itself gives
-    for its early end; None without one. `last` is the last event with tokens, as its backend sent it; before any, the
-    event with the prompt's token ids.
+    """The interface of a meter of a stream that another backend may continue. `last` is the last event with output
+    tokens, as the backend sent it; before any, the event with the prompt's token ids. If the stream ends early and
+    gives a reason, `interrupted` is that reason, otherwise None.
     """
 
     last: bytes
@@ -76,7 +76,7 @@ class ResumableMeter(StreamMeter, Protocol):
 
 
 class TokenIdMeter(ChunkMeter):
-    """A meter of the usage and the token ids of one stream of one choice."""
+    """A meter of one stream of one choice, which counts usage by token ids and keeps the ids."""
 
     __slots__ = (
         "_append", "_client_ids", "_has_ids", "_ids", "_ids_like", "_is_resumable", "_outputs_max", "interrupted",

@@ -11,8 +11,8 @@ BLOCK_BITS = 24  # of a block's number in a request or a session
 
 @dataclass(frozen=True, slots=True)
 class SessionPrompt:
-    """A prompt of a session that begins with all earlier prompts and answers of the session. The first `shared_tokens`
-    are the same in all sessions with the same number `among`.
+    """A prompt of a simulated session, which begins with all earlier prompts and answers of the session. Its first
+    `shared_tokens` tokens are the same in all sessions with the same number `among` (such as a system prompt).
     """
 
     session: int
@@ -29,12 +29,15 @@ class SessionPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that is going to arrive in a simulation. Only oracles (a prediction, or the engine's memory) use
-    `output_tokens` in advance. `prefix` has chained hashes of the prompt's leading KV blocks, unless `of_session` makes
-    them. The client disconnects `patience_s` seconds after the arrival if the last token has not come. One that
-    `waited_for` the arrival of that `number` comes `think_s` after its end, whenever `at_s` is. Of the arrivals of one
-    `loop` the first to end counts as the one of the least number. One that `came_before` the simulation was waiting or
-    running then: its first token is not measured.
+    """A request that is going to arrive in a simulation, at `at_s` seconds. Only oracles (a predictor or the engine's
+    memory) read `output_tokens` in advance. `prefix` has chained hashes of the prompt's leading KV blocks; with
+    `of_session`, the simulation makes them. The client disconnects `patience_s` seconds after the arrival if the answer
+    is not complete.
+
+    If `waited_for` is the `number` of another arrival, this one comes `think_s` seconds after the end of that one,
+    instead of at `at_s`. Arrivals with the same `loop` are interchangeable: whichever ends first counts as the one of
+    the smallest number. If `came_before`, the request waited or ran already when the simulation began: its first token
+    is not measured.
     """
 
     tenant_id: str
@@ -64,8 +67,8 @@ class Arrival:
 class RequestRecord:
     """The outcome of one simulated request.
 
-    Latencies, in seconds, count from its arrival; None if the event never came. A request without a last token was not
-    served. `rejected` is the scheduler's reason for rejecting it, if it did.
+    Latencies are in seconds from its arrival; None: the event never came. A request without a last token was not
+    served. `rejected` is the reason for which the scheduler rejected it; None: it was not rejected.
     """
 
     tenant_id: str

@@ -9,8 +9,8 @@ from backends.step_times import StepTimes
 
 
 class ScrapedSteps:
-    """A simulation of the scrapes of one engine. It counts the engine's steps as the engine's metrics would, and learns
-    from the counts.
+    """A learner of one simulated engine's step time. It counts the engine's steps as vLLM's metrics do, and learns from
+    these counts at each scrape, as the gateway does. Mutable.
     """
 
     def __init__(self, backend_id: str, engine: Engine) -> None:

@@ -38,7 +38,7 @@ Happening = Callable[[float], None]
 
 @dataclass(slots=True)
 class SimulatedCall:
-    """One request of a simulation, between its arrival and its end."""
+    """The state of one simulated request, between its arrival and its end. Mutable."""
 
     request: Request
     arrival: Arrival
@@ -56,10 +56,10 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True)
 class KnownSteps:
-    """The facts that the gateway knows about the engines' steps in a simulation, as in BackendLoad. By default it knows
-    none. `learnt`: the gateway learns these values from the counters of every scrape, as for a server without
-    configured values. `budget_for`: after every step, every engine reports its prefill admission budget for this
-    envelope, like one with the plugin.
+    """What the gateway knows about the engines' steps in a simulation: step-time model, batching rule, tokens per step.
+    By default it knows none. `learnt`: it learns them from the counters of every scrape, as for a server without
+    configured values. `budget_for`: every engine reports, after each step, its prefill admission budget for this
+    envelope, as an engine with the plugin does.
     """
 
     time: StepTime | None = None
@@ -71,7 +71,7 @@ class KnownSteps:
 
 @dataclass(slots=True)
 class Slot:
-    """One engine of a simulated world, and the step that it computes now."""
+    """One simulated engine, with the step that it computes now and what it last reported. Mutable."""
 
     backend_id: str
     engine: Engine
@@ -85,9 +85,9 @@ class Slot:
 
 
 class World:
-    """A simulation of one pool. It takes arrivals, and gives the record of each request as soon as the request has
-    ended. `requests_running_max` is max_num_seqs of every engine if the operator has configured it; `steps` is the
-    gateway's knowledge of their step times.
+    """A simulation of one pool: a Scheduler and simulated engines under a virtual clock. It takes arrivals, and returns
+    the record of each request when the request has ended. `requests_running_max` is max_num_seqs of every engine, if
+    the operator has configured it; `steps` is what the gateway knows about the engines' steps.
     """
 
     def __init__(

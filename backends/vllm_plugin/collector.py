@@ -17,8 +17,8 @@ SLACK_TIMES: Final = 4.0  # slack that answers must have, in multiples of the lo
 
 
 class Collector:
-    """A runner of garbage collections in the process of an engine, at moments that delay no request. `clock` returns
-    seconds, to time collections.
+    """The Python garbage collection of an engine's process. It collects at moments that delay no request, in place of
+    the interpreter's own. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -31,7 +31,7 @@ LEAD_S_MAX: Final = 1.0  # most that steps in flight delay the next one, whateve
 
 @dataclass(slots=True)
 class RequestAccount:
-    """The account of one request inside the engine: its SLO envelope, and the number of its output tokens."""
+    """The account of one request inside the engine: its SLO envelope, and its output tokens so far. Mutable."""
 
     promise: RequestEnvelope
     output_tokens: int = 0
@@ -43,7 +43,7 @@ class RequestAccount:
 
 
 class EngineAccounts:
-    """The accounts of one engine: its requests, its steps and its step-time model."""
+    """What the plugin knows of one engine: the accounts of its requests, its steps and its step-time model. Mutable."""
 
     def __init__(
         self, options: Options, clock: Callable[[], float], cached_tokens: Callable[[str], int] = lambda _: 0

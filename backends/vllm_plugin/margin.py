@@ -16,8 +16,8 @@ RATIO_MIN, RATIO_MAX = 0.02, 1.0
 
 
 class Margin:
-    """The safety margin of one engine's step times. `ratio` is the part of a step's predicted time that is added to
-    it.
+    """The safety margin for the step times of one engine, learnt from its steps. `ratio` is the part of a step's
+    predicted time that is added to the prediction. Mutable.
     """
 
     def __init__(self) -> None:

@@ -14,9 +14,10 @@ _YES: Final = {"1": True, "true": True, "0": False, "false": False, "": False}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of fairlead-vllm, the plugin for vLLM. `order` is the order of the waiting queue (queue_order.py).
-    `ttft_s` and `tpot_s` are the targets, in seconds, of requests without their own; None: no target. The reports are
-    served to callers with `token`. Without a token they are not served, or served to every caller if `is_open`.
+    """The options of fairlead-vllm, the plugin for vLLM. `order` names the order of the engine's waiting queue
+    (queue_order.py). `ttft_s` and `tpot_s` are the targets, in seconds, of requests that state none; None: no target.
+    `collects`: the plugin runs the garbage collection. Reports are served to callers that present `token`. Without a
+    token, reports are served to every caller if `is_open`, otherwise to none.
     """
 
     ttft_s: float | None = None

@@ -33,8 +33,8 @@ NO_TIER: Final = ""
 
 
 class TenantOrder:
-    """The tenants' accounts in one engine, and the order of its waiting requests. `cached_tokens` returns the number of
-    a waiting request's prompt tokens that are in the prefix cache now.
+    """The order of the waiting requests of one engine by tenant, with the tenants' accounts. `cached_tokens` returns
+    the number of a waiting request's prompt tokens that are in the prefix cache now. Mutable.
     """
 
     def __init__(self, order: str, cached_tokens: Callable[[str], int]) -> None:

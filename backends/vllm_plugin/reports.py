@@ -23,9 +23,10 @@ CARRIED_PREFIX: Final = "fairlead:"
 class EngineState:
     """The state of one engine as of its last report. None: not known yet.
 
-    `coefficients` are those of policies/step_time/model.py, in seconds. `pab_tokens` is the prefill admission budget
-    for the targets `pab_ttft_s` and `pab_tpot_s`. `dispatches` has the highest dispatch number that the engine has
-    seen, by gateway. `scheduling_policy` is vLLM's: "priority" if its queue is ordered by the priority of each call.
+    `coefficients` are those of the step-time model, in seconds (policies/step_time/model.py). `pab_tokens` is the
+    prefill admission budget: the prompt tokens that the engine can take now and still keep the targets `pab_ttft_s` and
+    `pab_tpot_s`. `dispatches` has, by gateway, the highest dispatch number that the engine has seen.
+    `scheduling_policy` is vLLM's: "priority" if its queue is ordered by the priority of each call.
     """
 
     dispatches: Mapping[str, int]
@@ -60,7 +61,7 @@ def take_carried(strings: dict[str, int]) -> list[Mapping[str, Any]]:
 
 
 class Reports:
-    """The reports of all engines of one API process. `epoch` is a name that no other process has."""
+    """The reports of all engines of one API server process. `epoch` is a name that no other process has. Mutable."""
 
     def __init__(self, epoch: str) -> None:
         self._epoch = epoch

@@ -15,7 +15,7 @@ WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6
 
 
 class RequestOwner(NamedTuple):
-    """The owner of a request: a tenant and its tier, with the weights from the gateway. An empty name: not given."""
+    """The tenant and the tier of a request, with the weights that the gateway sends. An empty name: not given."""
 
     tenant: str = ""
     weight: float = 1.0
@@ -24,9 +24,10 @@ class RequestOwner(NamedTuple):
 
 
 class RequestEnvelope(NamedTuple):
-    """The SLO envelope and the owner of one request. The first token is due at `first_due_at`, each later one `tpot_s`
-    after the one before; infinite: no target. `ttft_s` is the whole target for the first token, as of the request's
-    arrival at the gateway. `dispatch` is the gateway and its number for this dispatch; None: not given.
+    """The SLO envelope and the owner of one request inside the engine. The first token is due at `first_due_at` on the
+    engine's clock, each later one `tpot_s` seconds after the one before; infinite: no target. `ttft_s` is the whole
+    TTFT target, from the request's arrival at the gateway. `dispatch` has the name of the gateway and its number for
+    this dispatch; None: not given.
     """
 
     owner: RequestOwner

@@ -17,7 +17,7 @@ REPORTS = Reports(uuid4().hex)
 
 
 class StepReportLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM is not there where types are checked
-    """The logger of one engine's step reports (vllm.stat_logger_plugins)."""
+    """The receiver of one engine's step reports in vLLM's API process, as a plugin (vllm.stat_logger_plugins)."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self._engine = engine_index

@@ -13,7 +13,7 @@ IN_FLIGHT_MAX = 64  # steps; an engine has at most one more than pipeline stages
 
 
 class StepReport(NamedTuple):
-    """A report of one step: tokens computed, KV tokens read, requests, and seconds."""
+    """The report of one engine step: tokens computed, KV tokens read, requests, and the duration in seconds."""
 
     new_tokens: int
     context_tokens: int
@@ -30,9 +30,7 @@ class _Begun(NamedTuple):
 
 
 class StepClock:
-    """A clock that measures the duration of every step that computes tokens, in order. Times are seconds on any one
-    clock.
-    """
+    """A measurement of the duration of each engine step that computes tokens. Times are seconds on one clock."""
 
     def __init__(self) -> None:
         self._begun: deque[_Begun] = deque(maxlen=IN_FLIGHT_MAX)

@@ -17,8 +17,8 @@ Parse = Callable[[bytes, str, EngineLimits], EngineCall]
 
 
 class EngineCalls:
-    """A runner of calls in an embedded server: it parses a call, runs it on the engines and writes the reply as vLLM
-    does.
+    """The handler of generating calls in an embedded server. It parses a call, runs it on the engines, and writes the
+    reply as vLLM does.
     """
 
     def __init__(self, serving: Serving, options: EngineOptions) -> None:

@@ -15,7 +15,7 @@ from backends.engine.realtime import PacedEngine
 
 @dataclass(slots=True)
 class Choice:
-    """One sequence of an HTTP call in the engines: its progress, and the engine that runs it."""
+    """One of the n sequences of an HTTP call: its tokens so far, and the engine that runs it. Mutable."""
 
     exchange: "EngineExchange"
     index: int
@@ -78,8 +78,8 @@ class EngineExchange:
 
 
 class Chunks:
-    """A converter that groups the tokens of a reply into events of its stream. Of each choice, the first token comes
-    alone, then `interval` tokens at a time, and the rest at the end.
+    """A converter of the tokens of a reply into the events of its stream. For each choice, the first event has one
+    token, the next ones `interval` tokens each, and the last one the rest.
     """
 
     def __init__(self, reply: EngineReply, *, interval: int) -> None:

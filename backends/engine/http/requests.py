@@ -93,7 +93,9 @@ class CompletionBody(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCall:
-    """A call to an embedded server, parsed and checked. Choice i belongs to prompt i // n; tokens_max is per prompt."""
+    """A parsed and checked call to an embedded server. Choice i belongs to prompt i // n. `tokens_max` has, for each
+    prompt, the most output tokens of a choice.
+    """
 
     model: str | None
     prompts: tuple[PromptText, ...]

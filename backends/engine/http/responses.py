@@ -40,8 +40,8 @@ def fingerprint(model: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EngineReply(ABC):
-    """The answer to one call, as a body or as the bytes of a stream. `cached_tokens` is None if the server does not
-    report it.
+    """The reply to one call, which it writes as one body or as the bytes of a stream. `cached_tokens` is the number of
+    cached prompt tokens; None: the server does not report them.
     """
 
     id: str

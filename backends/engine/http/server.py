@@ -27,8 +27,8 @@ STOP_S_MAX = 0.05
 
 
 class EngineServer:
-    """An HTTP server of the embedded engine, with vLLM's API. Call `start` on the event loop that runs it; `stop` drops
-    all requests in flight.
+    """An HTTP server with vLLM's API over simulated engines (an embedded server), in the caller's process. Call `start`
+    on the event loop that runs it; `stop` drops all requests in flight.
     """
 
     def __init__(self, options: EngineOptions | None = None) -> None:

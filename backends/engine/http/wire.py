@@ -27,8 +27,8 @@ class WireError(Exception):
 
 
 class UnreadableBodyError(WireError):
-    """An error answer to a body that fails to parse for another reason than its JSON syntax, such as bytes that are not
-    text, or too deep nesting. The answer's shape is that of vLLM's web framework.
+    """An error answer to a request body that is no valid text or nested too deep; a body with wrong JSON syntax gets
+    another error. The answer's shape is that of vLLM's web framework.
     """
 
     def __init__(self) -> None:
