@@ -1,10 +1,10 @@
-"""Facts of a Scheduler as values: what it is told, each with `now`, the time at which it happened.
+"""Facts of a Scheduler as values: each says what happened, and when (`now`).
 
-`Scheduler.told` takes any of them: the method named by `call`, of the Scheduler or of one of its parts, handles it, and
-its parameters are the fact's fields. So what stands between a driver and its Scheduler (another process, a recorder)
-passes a value on, and need not know which fact it is. What every request or token costs, `submit`, `tokens` and
-`finished`, is called directly; as values these three exist for recordings alone. The docstrings of the methods say what
-a fact means.
+`Scheduler.told` takes any fact. It calls the method that `call` names, of the Scheduler or of one of its parts, with
+the other fields as parameters; that method's docstring says what the fact means. So another process or a recorder
+between a driver and its Scheduler passes values on, and need not know the kinds of facts. For speed, the methods for
+every request or token (`submit`, `tokens`, `finished`) are called directly; their facts as values are for recordings
+alone.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class RunFact(Fact):
         return None
 
     def waiting(self, request: Request, backend_id: str) -> Request:
-        """The request as it waits again, after it was dispatched to this backend."""
+        """The request, changed as it waits again after its dispatch to this backend."""
         return request
 
 

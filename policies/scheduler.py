@@ -2,19 +2,19 @@
 
     facts      submit, tokens, finished, returned, interrupted, cancel, spent, load_changed, measured,
                tenants_changed, policy_changed, restored, adopted (each with `now`)
-               told(fact): any of them as a value (facts.py), and those that one of the parts takes in
-    decisions  poll(now) -> [Dispatch | Reject | Preempt]; arrived(request, now): submit, and what a poll then decides
-    time       next_wakeup() -> when poll has something to decide although no fact arrived
+               told(fact): takes any of these as a value (facts.py), and the facts that a part handles
+    decisions  poll(now) -> [Dispatch | Reject | Preempt]; arrived(request, now): `submit` and `poll` in one call
+    time       next_wakeup() -> the time of the next poll, if no fact arrives before
     view       snapshot(now), rate_limits(tenant_id, now, key_id), counter(tenant_id), waits_for(request_id, now),
-               wait_views(request_ids, now), prefilled(request_id, now), checkpoint(); `parts` have their own
+               wait_views(request_ids, now), prefilled(request_id, now), checkpoint(); the `parts` have further views
 
-The scheduler never waits, reads a clock, calls back or logs. The asyncio dispatcher, a simulation under a virtual clock
-and a replay of recorded facts therefore run this same object, and the same facts give the same actions.
+The scheduler never waits, reads a clock, calls back or logs. So three drivers run this same object: the asyncio
+dispatcher, a simulation under a virtual clock, and a replay of recorded facts. The same facts give the same actions.
 
-The scheduler keeps the accounts and leaves the rules to its parts: admission decides which request enters the queue,
-the fair queues (queueing/) which request is next (fair_queue.py has the order of precedence), the fleet where there is
-room. One poll decides all that can be decided at an instant, up to a bound on its decisions and on what it asks the
-backends for them. Where more remains, `next_wakeup` asks for another poll at the same instant.
+The scheduler connects its parts, and the rules are in the parts. Admission decides which request enters the queue. The
+fair queues (queueing/) decide which request is next (fair_queue.py has the order of precedence). The fleet finds a
+backend with room. One poll decides all that can be decided at an instant, up to a limit on its decisions and on the
+checks of backends for them. If more remains, `next_wakeup` returns the same instant, for another poll.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -100,8 +100,8 @@ class Scheduler:
     # -- facts ---------------------------------------------------------------------------------------------
 
     def told(self, fact: Fact) -> None:
-        """Any fact, as a value: the method named by its `call` takes it in, or the part that it concerns. After a fact
-        of a part, too, everything is open for the next poll at the same instant.
+        """Take any fact as a value, and pass it to the method that its `call` names, here or in a part. Afterwards the
+        next poll decides everything anew, even at the same instant.
         """
         taker = self._takers.get(fact.call)
         if taker is not None:
@@ -113,7 +113,7 @@ class Scheduler:
             getattr(self, fact.call)(**fact.arguments())
 
     def submit(self, request: Request, now: float) -> None:
-        """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""
+        """A request arrived; the next poll may reject it. Requires an id that no queued or dispatched request has."""
         ends_at = self._admitted_until(request, now)
         if ends_at is not None:
             if self._sessions is not None and request.program_id is None and request.prefix:
@@ -121,8 +121,8 @@ class Scheduler:
             self._waiting.wait(request, ends_at, now)
 
     def arrived(self, request: Request, now: float) -> Sequence[Action]:
-        """A request arrived: do exactly what `submit` and then `poll` do, and return the actions. Where no other
-        decision is due, the request is sent without having been queued.
+        """A request arrived: do exactly what `submit` and then `poll` do, and return the actions. If no other decision
+        is due, the request is sent without being queued first, which is faster.
         """
         ends_at = self._admitted_until(request, now)
         if ends_at is None:
@@ -160,7 +160,7 @@ class Scheduler:
         return self._admission.queue_timeout.ends_at(request, now)
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
-        """A dispatched request has used this many tokens so far. Facts about requests that have ended are ignored."""
+        """A dispatched request has used `usage` in all until now. A fact about a request that has ended is ignored."""
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
@@ -178,9 +178,9 @@ class Scheduler:
     def finished(
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
     ) -> None:
-        """A dispatched request ended. Its charge stays; a backend failure before the first token is free, and so is a
-        request that used nothing, whatever the price of a request without tokens. `timing` is the latency of the
-        answer, for requests with an envelope. `usage` is the request's total usage; None: as last told by `tokens`.
+        """A dispatched request ended. Its charge stays, except in two cases where it is free: its backend failed before
+        the first token, or it used no token. `timing` is the latency of the answer, for requests with an envelope.
+        `usage` is the request's total usage; None: as last reported by `tokens`.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
@@ -217,10 +217,10 @@ class Scheduler:
         backend_ids: frozenset[str] | None = None,
         cause: Cause = Cause.FAILED,
     ) -> None:
-        """The backend rejected a dispatched request, or the request was preempted, as the cause says: it waits again at
-        the head of its tenant's queue, with its charge and its old deadline. The backend gets no request for `hold_s`
-        seconds. With `backend_ids` the request may only go to these backends from now on, and its return does not count
-        as a rejection by its backend.
+        """A dispatched request comes back to the head of its tenant's queue, with its charge and its old deadline: the
+        backend rejected the request, or it was preempted (`cause`). The backend gets no request for `hold_s` seconds.
+        With `backend_ids` the request may only go to these backends from now on, and its return does not count as a
+        rejection by its backend.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
@@ -236,10 +236,10 @@ class Scheduler:
     def interrupted(
         self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0, cause: Cause = Cause.FAILED
     ) -> None:
-        """A dispatched request stopped after `usage`: its backend failed, or it was preempted, as the cause says. It
-        waits again at the head of its tenant's queue, with its charge, to be continued by any backend; its queue
-        timeout begins anew. Its usage then counts the output of all its backends, and its prompt once. The backend gets
-        no request for `hold_s` seconds.
+        """A dispatched request stopped after `usage`, because its backend failed or the request was preempted
+        (`cause`). It waits again at the head of its tenant's queue, with its charge, so that any backend may continue
+        it. Its queue timeout begins anew. From now on its usage is the output of all its backends, and its prompt once.
+        The backend gets no request for `hold_s` seconds.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
@@ -253,9 +253,9 @@ class Scheduler:
         self._waiting.reassign_stranded(now)
 
     def cancel(self, request_id: str, now: float) -> None:
-        """The client disconnected before the driver knew of a dispatch, so nothing was sent and nothing is charged: a
-        queued request leaves, and a request that was dispatched meanwhile ends. The charge of an interrupted request
-        stays. Unknown ids are ignored.
+        """The client disconnected before the driver knew of a dispatch, so nothing was sent, and nothing is charged. A
+        queued request leaves the queue. A request that was dispatched meanwhile ends. The charge of an interrupted
+        request stays. Unknown ids are ignored.
         """
         if self._waiting.end_parked(request_id, now):
             return
@@ -270,7 +270,7 @@ class Scheduler:
             self._rejected[:] = [action for action in self._rejected if action.request_id != request_id]
 
     def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
-        """A call that was never queued used this much, with the API key `key_id`. Unknown tenants are ignored."""
+        """A call that was never queued used `usage`, with the API key `key_id`. Unknown tenants are ignored."""
         tenant = self._tenants.admitted(tenant_id)
         if tenant is not None:
             self._rounds = None
@@ -278,7 +278,7 @@ class Scheduler:
             self._admission_rules.spent(tenant, key_id, usage.prompt_tokens + usage.output_tokens, now)
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
-        """The load of every live backend, newly measured. A missing one gets no new requests; what runs continues."""
+        """Take the new loads of all live backends. Any other backend gets no new request; its running ones go on."""
         self._rounds = None
         self._fleet.live(loads, self._ledger.at, now)
         if self._sessions is not None:
@@ -294,7 +294,7 @@ class Scheduler:
         self._waiting.reassign_stranded(now)
 
     def measured(self, load: BackendLoad, now: float) -> None:
-        """The load of one live backend, newly measured; the others keep theirs. Costs O(requests in flight there)."""
+        """Take the new load of one live backend. Costs time in proportion to the requests in flight there."""
         self._rounds = None
         is_other = self._fleet.measured(load, self._ledger.at(load.backend_id), now)
         if self._sessions is not None:
@@ -378,8 +378,9 @@ class Scheduler:
         self._shedding.ranks_changed()
 
     def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
-        """Set all counters from a checkpoint, and drop those of this process. Call it when backends are known and no
-        request is here. Tenants that join within `returning_s` seconds are lifted to the checkpoint's level only.
+        """Set all counters from a checkpoint, and drop those of this process. Call it when the backends are known, and
+        while no request is here. Until `returning_s` seconds later, a joining tenant is lifted to the checkpoint's
+        level only.
         """
         assert not len(self._queues) + len(self._ledger.in_flight), "restored before anything waits or runs"
         arrangement = self._arrangement
@@ -400,8 +401,9 @@ class Scheduler:
         output_tokens: float = 0.0,
         dispatched_at: float | None = None,
     ) -> None:
-        """A request that another scheduler dispatched runs at this backend. It takes its slot, even beyond the limit,
-        with room for `output_tokens` (0: as predicted here). `usage` counts as charged. Its tenant must be known.
+        """A request runs at this backend that another scheduler dispatched there. It takes a slot, even beyond the
+        limit, with room for `output_tokens` (0: as predicted here). `usage` counts as charged already. Requires that
+        its tenant is known.
         """
         for known in (self._queues.deadlines, self._ledger.in_flight, self._waiting.parked):
             assert request.id not in known, "an id is in use once"
@@ -428,8 +430,8 @@ class Scheduler:
     # -- decisions -----------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> list[Action]:
-        """Decide what can be decided now; actions are in the order of the decisions. If `next_wakeup()` is not later
-        than `now`, more remains for another poll.
+        """Decide what can be decided now, and return the actions in the order of the decisions. If `next_wakeup()` is
+        not later than `now`, poll again: more can be decided.
         """
         if self._arrangement.reads_counters:
             self._accounting.settle_all()
@@ -459,9 +461,9 @@ class Scheduler:
         return actions
 
     def next_wakeup(self) -> float | None:
-        """When to poll although no fact arrived: at once if the last poll was cut short, else at the next deadline,
-        opening of a held backend, or time at which a waiting request may preempt. While no request waits, when a
-        backend has drained long enough; None: no such time is known.
+        """The time of the next poll, if no fact arrives before; None: no such time is known. It is now, if the last
+        poll was cut short. Otherwise it is the earliest time at which a request's wait ends, a held backend opens, a
+        waiting request may preempt, held turns of sessions may run, or requests have to leave a draining backend.
         """
         drained_at = self._draining.next_at() if self._draining.since else None
         if not self._queues.deadlines:
@@ -486,7 +488,7 @@ class Scheduler:
         return take_snapshot(self.parts, now, tenant_ids)
 
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
-        """The limits per minute for a call of the tenant with this key, with what remains; empty if it is unknown."""
+        """The limits per minute for a tenant's call with this key, and what is left; none for an unknown tenant."""
         state = self._tenants.states.get(tenant_id)
         return RateLimits() if state is None else self._admission_rules.limits(state.tenant, key_id, now)
 
@@ -501,22 +503,22 @@ class Scheduler:
         return waits_for(self._queues.get(request_id), self._queues, self._tenants.states, self._fleet, now)
 
     def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]:
-        """Why each queued one of these requests waits, which tenant is next, and when the request will probably be
-        sent, as of the last poll. Takes longer per request than `waits_for`.
+        """For each of these requests that is queued, as of the last poll: why it waits, which tenant is next, and when
+        it will probably be sent. Takes longer per request than `waits_for`.
         """
         requests = [self._queues.get(each) for each in request_ids if each in self._queues]
         return wait_views(self.parts, requests, now)
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
-        """How much of a dispatched request's prompt the backend has probably computed; the whole prompt where too
+        """The part of a dispatched request's prompt that its backend has probably computed; the whole prompt where too
         little is known of the backend's steps. None if the request is not in flight.
         """
         entry = self._ledger.in_flight.get(request_id)
         return None if entry is None else self._fleet.prefilled(entry, now)
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
-        """The counters, for `restored` of the pool's next scheduler. Takes time in proportion to the tenants. With
-        `tenant_ids` it has the counters of these tenants only, and of all tiers and groups.
+        """The counters, which the pool's next scheduler takes by `restored`. Takes time in proportion to the tenants.
+        With `tenant_ids` it has the counters of these tenants only, and of all tiers and groups.
         """
         self._accounting.settle_all()
         restored: ServiceCheckpoint = self._arrangement.factory.restored

@@ -1,11 +1,12 @@
-"""Fairness: the base of an order of requests, with the accounts that every order keeps.
+"""Fairness: the base of an order of requests (the fairness policy of one queue), with the accounts that every order
+keeps.
 
-An order reads each tenant's queue, live and oldest first, and picks requests from it. Most orders choose a tenant and
-send its oldest request; an order may also choose among a tenant's requests. Charges arrive divided by the tenant's
-weight, in service units. Every order keeps accounts, even one that does not read them, so an operator can change the
-order of a running gateway without losing what each tenant has received.
+An order reads each tenant's queue as it is now, oldest request first, and picks requests from it. Most orders choose a
+tenant and send its oldest request; an order may also choose among a tenant's requests. Charges are in service units
+over the tenant's weight. Every order keeps accounts, even one that does not read them, so that an operator can change
+the order of a running gateway without losing what each tenant has received.
 
-An order lives in one queue (policies/queueing/fair_queue.py).
+An order belongs to one queue (policies/queueing/fair_queue.py).
 """
 
 from abc import ABC, abstractmethod
@@ -43,7 +44,7 @@ def of_others(eligible: Eligible, besides: Collection[str]) -> Eligible:
 
 
 def anything_changes(_: int) -> tuple[int, Collection[int] | None]:
-    """Report that any lookup may have changed, so that every decision repeats all lookups."""
+    """Report that any lookup may have changed (a `changes` function), so that every decision repeats all lookups."""
     return 0, None
 
 
@@ -106,14 +107,15 @@ class Fairness(ABC):
         self._is_returning = False
 
     def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:
-        """Set the prefix cache. `cached_blocks` gives the number of leading blocks of a request that are cached where
-        it may go. `changes` gives the prompts for which that number may have changed.
+        """Set the two functions that read the prefix cache. `cached_blocks` gives the number of leading blocks of a
+        request's prompt that are cached at a backend where the request may go. `changes` gives the prompts for which
+        this number may have changed.
         """
         return
 
     def queued(self, request: Request, waiting: Waiting, now: float) -> None:
-        """The request has joined its tenant's queue, `waiting`: at the end, or at its old place if it was returned.
-        `joined` and `left` tell whether the tenant may send it.
+        """The request has joined its tenant's queue, `waiting`: at the end or, if it was returned, at its old place.
+        Whether the tenant may send a request now is reported by `joined` and `left`.
         """
         return
 
@@ -122,8 +124,8 @@ class Fairness(ABC):
         return
 
     def dispatched(self, entry: InFlight) -> None:
-        """The entry's request is dispatched: its charge and its exit from the queue follow. With `entry.is_prepaid` it
-        was dispatched before and returned; nothing more is charged.
+        """The entry's request is dispatched. Its charge and its exit from the queue are reported afterwards. With
+        `entry.is_prepaid` the request was dispatched before and returned; nothing more is charged.
         """
         return
 
@@ -142,16 +144,16 @@ class Fairness(ABC):
 
     @abstractmethod
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
-        """The tenant has its first waiting request that it may send."""
+        """The tenant starts to wait: it has a waiting request, and its limits let it send it."""
 
     @abstractmethod
     def left(self, tenant_id: str) -> None:
-        """The tenant has no more waiting requests that it may send."""
+        """The tenant stops waiting: it has no waiting request that its limits let it send."""
 
     @abstractmethod
     def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
-        """The next request of the waiting and eligible ones, except those of the tenants `besides`. A second call
-        without a change in between returns the same request.
+        """The next request: the first of the waiting and eligible ones, except those of the tenants `besides`. A second
+        call without a change in between returns the same request.
         """
 
     def heads(self, besides: Collection[str]) -> Iterator[Request]:
@@ -162,8 +164,8 @@ class Fairness(ABC):
             yield request
 
     def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
-        """The tenant starts to wait while no other waits, is charged these amounts, and has no more waiting requests.
-        An order that needs facts of requests is not told in this way.
+        """The tenant starts to wait while no other waits, is charged these amounts, and stops waiting, in one call. Not
+        called for an order with `reads_counters` or `follows_requests`.
         """
         self.joined(tenant_id, NOTHING)
         self.charged(tenant_id, service, outstanding)
@@ -175,7 +177,7 @@ class Fairness(ABC):
         return ServiceRecord(account.counter, account.outstanding) if account else ServiceRecord()
 
     def lag(self, tenant_id: str, other_id: str) -> float:
-        """Service over weight by which one waiting tenant is behind another; negative: it is ahead."""
+        """How far one waiting tenant is behind another, in service over weight; negative: it is ahead."""
         return self.service_record(other_id).rank - self.service_record(tenant_id).rank
 
     def adopt(self, tenant_id: str, record: ServiceRecord) -> None:

@@ -1,13 +1,14 @@
 """Longest cached prefix: the waiting request with the most cached prompt tokens, among a limited number of them.
 
-Looking up the cache costs time, and so does finding the tenants whose requests may be compared. A decision therefore
-compares at most LOOKUPS_MAX requests: those of the tenants with the least ranks, in equal parts, the oldest of each
-first. (SGLang compares all of up to 128 waiting requests, and none if there are more.) Fair orders stay fair: the
-limit bounds which requests are compared, not which may be chosen.
+Looking up the cache costs time, and so does finding the tenants whose requests may be compared. So a decision compares
+at most LOOKUPS_MAX requests: equally many of each tenant, oldest first, of the tenants with the least ranks. (SGLang
+compares all waiting requests if there are up to 128, and none if there are more.) Fair orders stay fair: the limit
+excludes requests that the order would allow, and allows no others.
 
 Little of that changes between two decisions: the tenant that was served moves, one request joins or leaves, and the
 dispatched prompt is now cached for the few prompts that continue it. So the first tenants are kept in order, with the
-requests that are compared and their cached tokens; each change is reported and looked up again.
+requests that are compared and their cached tokens. Each change is reported, and only what it concerns is looked up
+again.
 """
 
 from bisect import bisect_left, bisect_right

@@ -4,10 +4,10 @@ Tenants are visited in a circle. A tenant whose deficit is spent gets a quantum 
 until the credit is spent. Prompts are charged at dispatch and tokens as they are decoded, so a deficit may fall far
 below zero and is then paid off over several visits. As the quantum shrinks, the order tends to VTC's.
 
-Visits are not made one by one. The circle stands still until a tenant sends: the first tenant that has credit after its
-visit. So no tenant on the way to it has credit, and each gets a quantum. A tenant's deficit is then its deficit before
-all visits plus a quantum per visit since the start: one sum. The visit at which it may send is known as soon as it is
-charged, and a heap of those visits is the circle.
+Visits are computed, not made one by one. The next tenant to send is the first one in the circle that has credit after
+its visit; all tenants passed on the way have none, so each of them gets a quantum. A tenant's deficit is therefore one
+sum: its deficit before all visits, plus a quantum per visit since the start. Each charge tells the visit at which the
+tenant may send again. A heap of these visits takes the place of the circle.
 """
 
 from collections.abc import Collection

@@ -1,8 +1,8 @@
 """Tenant heap: waiting tenants by a key that changes while they wait, at O(log n) per change.
 
-Deletion is lazy: an entry carries a stamp that no other entry of the heap has, and is void when its tenant has another
-stamp. A key that fell gets a new entry at once; a key that rose is found when its entry surfaces, which then sinks to
-its place. Keys rise with every token, so the token path never touches the heap.
+Deletion is lazy. Each entry of the heap has a number of its own, the stamp; an entry whose stamp is not its tenant's
+current one is void. A key that fell gets a new entry at once. A key that rose is noticed when its entry reaches the
+top, and the entry then sinks to its right place. Keys rise with every token, so tokens cost the heap no work.
 
 A search that passes over tenants moves their entries to a sorted list beside the heap, because the next search usually
 passes over the same tenants.
@@ -49,7 +49,7 @@ class TenantHeap(Generic[P]):
     """
 
     def __init__(self, key: Callable[[P], Any], stamps: Iterator[int] | None = None) -> None:
-        """`stamps` gives each entry its stamp; heaps that share places, each in one heap at a time, need the same."""
+        """`stamps` numbers the entries. Heaps that share places (each in one heap at a time) need the same one."""
         self._key = key
         self._entries: list[tuple[Any, str, int, P]] = []
         self._passed_over: list[tuple[Any, str, int, P]] = []  # entries beside the heap, in order

@@ -1,10 +1,10 @@
-"""FairNode: a weighted node of a queue's order. Its children are nodes, or tenants.
+"""FairNode: a weighted node of the tree that orders one queue. Its children are nodes, or tenants.
 
 The root has the tiers of the pool; a tier has its tenants, or its groups; a group has its tenants. One rule holds at
-every depth. A node is charged what all tenants below it receive, over its own weight, so its share does not depend on
-their number. Nodes of one parent compete by weighted VTC, tenants of one parent by the pool's own policy. A node at its
-in-flight limit does not wait, as a tenant at its limit does not: it is lifted when it returns, and the order below it
-is kept meanwhile.
+every depth: a node is charged what all tenants below it receive, over its own weight, so its share does not depend on
+their number. Children of one parent compete by weighted VTC if they are nodes, and by the pool's own policy if they are
+tenants. A node at its in-flight limit does not wait, as a tenant at its limit does not. It is lifted when it returns,
+and the order below it stays as it was.
 """
 
 from collections.abc import Collection, Iterator

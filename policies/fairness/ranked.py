@@ -1,5 +1,5 @@
-"""Ranked requests: each tenant's waiting requests, ordered by a fixed rank, smallest first. Deletion is lazy: a request
-that has left its queue stays in the heap until it surfaces or the heap is rebuilt.
+"""Ranked requests: each tenant's waiting requests, ordered by a fixed rank, smallest first. Deletion is lazy: the entry
+of a request that has left its queue stays in the heap until it reaches the top or the heap is rebuilt.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""FairTree: the nodes of one queue's order, and where each tenant has its place among them.
+"""FairTree: the tree of nodes (FairNode) that orders one queue, and the place of each tenant in it.
 
 A tier whose tenants have no groups has them as its children, as if groups did not exist. In a tier that has groups, a
-tenant without one has a node of its own, of the tenant's weight; so under VTC, tenants without a group share as they
-did without groups.
+tenant without one has a node of its own, with the tenant's weight. So under VTC, such tenants get the same shares as in
+a tier without groups.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -36,11 +36,11 @@ class FairTree:
         grouped: Collection[str] = (),
         tenant: Callable[[str], Tenant | None] = unknown_tenant,
     ) -> None:
-        """`cached_blocks` and `cached_changes` are the prefix cache of orders that read it (Fairness.look_up_in).
+        """`cached_blocks` and `cached_changes` read the prefix cache, for orders that need it (Fairness.look_up_in).
 
         The ids of charged tenants are added to `noted`. `groups` are those of all tiers. `grouped` has the ids of the
-        tiers whose tenants have groups. `tenant` gives the settings of a tenant's id; None: the tenant was restored and
-        has not returned.
+        tiers whose tenants have groups. `tenant` gives the settings of a tenant by id; None: the tenant was restored
+        from a checkpoint and has sent no request yet.
         """
         self._noted = set[str]() if noted is None else noted
         self._make_order = make_order
@@ -140,9 +140,9 @@ class FairTree:
         return path[::-1]
 
     def moved(self, before: Tenant, after: Tenant, now: float) -> None:
-        """A tenant that does not wait has moved to another tier or group, perhaps with another weight. The counters of
-        two nodes' children are not comparable, so the tenant keeps only its distance to the level. Its requests in
-        flight count at its new place from now on.
+        """A tenant that does not wait has moved to another tier or group, perhaps with another weight. Counters of
+        children of different nodes are not comparable. So the tenant keeps only its distance to the level, and its
+        requests in flight count at its new place from now on.
         """
         source, outstanding = self._placed(before.tier_id, before.id), 0.0
         if source is not None:

@@ -1,10 +1,10 @@
-"""Placement protocols: the interfaces of the policies that choose a request's backend, at one of two times.
+"""Placement protocols: the interfaces of the policies that choose a request's backend. There are two kinds.
 
-Late placement decides when a request is sent. Requests wait in one shared queue, the next in order takes any backend
-with room, and the pool is fair as a whole (VTC with one dispatcher). Arrival placement decides before a request waits.
-It then waits in the gateway's queue for that one backend, where the pool's fairness chooses among the requests for the
-same backend (D2LPM, Preble, round robin per tenant). The decision can use the prefix index. Fairness bounds hold per
-backend: for the pool, times the number of backends.
+A late placement decides when a request is sent. All requests wait in one shared queue, the next one takes any backend
+with room, and the pool is fair as a whole (VTC with one dispatcher). An arrival placement decides when a request
+arrives. The request then waits in the gateway's queue for that one backend, and the pool's fairness policy orders each
+such queue (D2LPM, Preble, round robin per tenant). Fairness bounds then hold for each backend: for the pool, they are
+multiplied by the number of backends.
 """
 
 from abc import ABC, abstractmethod
@@ -39,8 +39,8 @@ class Placement(Protocol):
     def place(
         self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always
     ) -> BackendCapacity | None:
-        """The best candidate with room for the request; None if none has room. A call of `fits` costs more than a
-        comparison of candidates.
+        """The best candidate with room for the request; None if none has room. `fits` tells whether a candidate has
+        room, and costs more than a comparison of candidates.
         """
         ...
 

@@ -1,10 +1,11 @@
 """D2LPM (Alg. 2): the backend that holds the longest beginning of the prompt, while the tenant has credit there.
 
 Following the cache alone would send a tenant to one backend forever, at the cost of the other tenants there. So every
-tenant has a deficit counter at every backend. The service that is computed for the tenant there is subtracted, and only
-when all of the tenant's counters are spent is each refilled by a quantum. While the tenant has credit at the backend,
-the cache decides; otherwise, the backend with the shortest queue of those with credit is used. The quantum bounds how
-unevenly one tenant may load the backends. The pool's fairness orders the requests at each backend.
+tenant has a deficit counter at every backend. The service that the backend computes for the tenant is subtracted. Only
+when all of the tenant's counters are spent, a quantum is added to each. While the tenant has credit at the backend of
+the cached prefix, that backend is chosen; otherwise, of the backends with credit, the one with the shortest queue. The
+quantum bounds how unevenly one tenant may load the backends. The pool's fairness policy orders the requests at each
+backend.
 
 Extend tokens, the prompt tokens that are not cached there, are charged at assignment, as estimated then; outputs are
 charged at the end. A request that was never sent is refunded.
