@@ -121,8 +121,8 @@ class Interrupted(RunFact):
 
 @dataclass(frozen=True, slots=True)
 class Undelivered(RunFact):
-    """The fact that nothing of a dispatched request was sent: its process did not receive the dispatch, or cannot reach
-    the backend.
+    """The fact that a dispatched request did not reach its backend, of which nothing was sent: the process that holds
+    the request did not receive the dispatch, or cannot reach the backend.
     """
 
     now: float
@@ -142,7 +142,7 @@ class Kept(RunFact):
 
 @dataclass(frozen=True, slots=True)
 class Cancelled(Fact):
-    """The fact that the client of a request disconnected before its process knew of a dispatch."""
+    """The fact that a request's client disconnected before the driver knew that the request was dispatched."""
 
     now: float
     request_id: str

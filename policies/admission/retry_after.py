@@ -22,7 +22,7 @@ QUEUED_S_MIN = 0.01  # a request that waited less found room when the scheduler 
 
 
 class DrainEstimate:
-    """An estimate of the time at which a tenant's queue will have drained. Mutable."""
+    """An estimate of how soon a tenant's queued requests are sent, for Retry-After and for forecasts. Mutable."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Pace] = {}

@@ -84,8 +84,8 @@ class Account(Place):
 
 
 class Fairness(ABC):
-    """The fairness policy of one queue: which waiting request is served next? The base class has the accounts of all
-    tenants, and ignores the facts that a policy need not know.
+    """The base class of the fairness policies of one queue: which waiting request is served next? It keeps the accounts
+    of all tenants. Its methods for facts that not every policy needs do nothing.
     """
 
     bound: ClassVar[FairnessBound | None] = None

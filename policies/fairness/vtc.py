@@ -2,10 +2,10 @@
 
 Service is counted in priced tokens over weight. A returning tenant is lifted to the least counter of the waiting
 tenants, so absence earns no credit; if none waits, to the counter of the last tenant that left the queue. Two tenants
-that both wait over an interval receive amounts of service that differ by at most 2U, U = max(price of the longest
-prompt, price of the outputs that fit in the pool at once). Sheng et al., "Fairness in Serving Large Language Models",
-OSDI '24, Alg. 2 (and Alg. 3: tenants are ordered by rank, that is counter + predicted outstanding service; with
-prediction "none" nothing is outstanding).
+that both wait over an interval receive amounts of service that differ by at most 2U. U is the larger of two prices: of
+the longest prompt, and of the outputs that fit in the KV pool at once. (Sheng et al., "Fairness in Serving Large
+Language Models", OSDI '24, Alg. 2. As in Alg. 3, tenants are ordered by rank: counter + predicted outstanding service.
+With prediction "none" nothing is outstanding.)
 
 Counters never decay, nor reset when the system idles. They only grow, and a double has room: after a year at a million
 service units a second its resolution is 0.004.
@@ -76,7 +76,7 @@ class LeastCounterFirst(Fairness):
         return (accounts[other_id].rank if other_id in accounts else 0.0) - rank
 
     def least(self, passed_over: Collection[str]) -> str | None:
-        """The waiting id that has received the least, except those in `passed_over`; None if no other waits."""
+        """The id of the waiting tenant or node that has received the least, not in `passed_over`; None without one."""
         account = self._heap.first()
         if account is not None and account.tenant_id in passed_over:
             account = self._heap.first_of(any_account, passed_over)
@@ -88,7 +88,7 @@ class LeastCounterFirst(Fairness):
         return account.tenant_id if account else None
 
     def in_order(self, passed_over: Collection[str]) -> Iterator[str]:
-        """The waiting ids from the one that has received the least, except those passed over (TenantHeap.in_order)."""
+        """The waiting ids, least service first, except those in `passed_over` (see TenantHeap.in_order)."""
         for account in self._heap.in_order(passed_over):
             yield account.tenant_id
 

@@ -1,8 +1,8 @@
 """Accounting: charges each request to its tenant, in the accounts of the right queue.
 
-The ledger knows the cost of a request. A request is charged in the queue that it was dispatched from, or waits in
-again. A token within the predicted output moves service from outstanding to counter and leaves the rank as it is. So
-such tokens are charged only before the accounts are read.
+The ledger knows the cost of a request. A request is charged in the queue from which it was dispatched, or in which it
+waits again. A token within the predicted output moves service from `outstanding` to `counter`, so the tenant's rank
+stays the same. Therefore such tokens are charged only before the accounts are read.
 """
 
 from dataclasses import dataclass, field, replace

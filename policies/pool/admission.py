@@ -1,9 +1,9 @@
 """Admission to a pool: which requests enter the queue, and why others are rejected.
 
-On arrival a request needs a tenant of this pool, a backend that is available or may come soon, and the consent of every
-admission rule. Where only space is missing, lower tiers are shed for a more important one; else the tenant that exceeds
-its share of the queue most makes room. In the queue a request has a queue timeout. A rejection changes no counter; the
-rejection of a request with an envelope counts in the SLO attainment.
+An arriving request needs a tenant of this pool, a backend that is available or may come soon, and the consent of every
+admission rule. If only the queue is full, a waiting request makes room: one of a lower tier is shed for a more
+important one, otherwise one of the tenant that exceeds its share of the queue most. A request in the queue has a queue
+timeout. A rejection changes no counter; the rejection of a request with an envelope counts in the SLO attainment.
 """
 
 from collections.abc import Callable

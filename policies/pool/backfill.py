@@ -1,18 +1,18 @@
-"""Backfilling: the dispatches of one poll from one queue, and which requests may pass one that fits nowhere.
+"""Backfilling: which requests of one queue a poll still dispatches when the request that is next fits at no backend.
 
-EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995): one backend is held for that request, the one that
-will have room for it first, and other requests are dispatched elsewhere. Only requests that do not delay it may enter
-the held backend: a tier may use its own reserve, and a light tenant (FairQueue.is_light) may send a request that ends
-before the held one starts or leaves it room (BackendCapacity.spares). Other tenants would leave no gap to a light
-tenant.
+EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995): the backend that will have room for that request
+first is held for it, and later requests are dispatched to other backends. The held backend takes only requests that do
+not delay the held request. A tier may use its own reserve there. A light tenant (FairQueue.is_light) may send a request
+that leaves the held request its room, or ends before that starts (BackendCapacity.spares). Other tenants may not,
+because they would leave no gap to a light tenant.
 
-Passing over a tenant without end would break every fairness bound. So a tenant is passed only by tenants that are not
-too far ahead of it: by no more than the possible cost of their requests in flight and of those in flight at the held
-backend; without a cap on shares only the latter count (policies/fairness/bounds.py: G and H). If the next tenant is
-further ahead, every backend that the passed request may go to is closed for the rest of the round: to its tier, and to
-all tiers without a reserve. Tiers with a reserve may then still enter their own reserve, and nothing else.
+Passing over a tenant without end would break every fairness bound. So a tenant is passed over only by tenants that are
+not too far ahead of it: by no more than the possible cost of their requests in flight, and of those in flight at the
+held backend; without a cap on shares only the latter count (policies/fairness/bounds.py: G and H). If the next tenant
+is further ahead, every backend that the request passed over may go to is closed for the rest of the round: to its tier,
+and to all tiers without a reserve. Tiers with a reserve may then still enter their own reserve, and nothing else.
 
-An order that is not fair lets no request pass.
+In an order that is not fair (Fairness.is_fair), no request passes another.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,24 +1,25 @@
-"""Preemption: which dispatched request returns to the queue for another. It is off unless the operator sets it.
+"""Preemption: which dispatched request goes back to its queue to make room for another. It is off unless the operator
+sets it.
 
-A slot is taken until its request ends. There are two grounds for a preemption. The victim is a request that has not
-produced a token, or a resumable one where the rules allow it, the youngest first. At most one per queue is preempted at
-a time, so its effect is seen before the next.
+A slot is otherwise taken until its request ends. The preempted request, the victim, has not produced a token, or is
+resumable and the rules allow its preemption. The youngest is taken first. At most one per queue is preempted at a time,
+so that its effect is seen before the next. There are two grounds:
 
-- service: the least served waiting tenant is behind a running one by more than a threshold. The victim is of the most
-  served tenant of the same tier (VTC, Sheng et al., OSDI '24, App. C.3).
+- service: the least served waiting tenant is behind a running one by more than a threshold. The victim belongs to the
+  most served tenant of the same tier (VTC, Sheng et al., OSDI '24, App. C.3).
 - an envelope: the next request, except those of `preemptible` tiers, would miss its TTFT if it waited for a slot, and
-  would meet it if it had one. The victim is of a preemptible tier. The other tier's rank may be ahead of the victim's
-  tier by no more than the price of the victim: so no tier gets more than that price beyond its share, and none starves.
-  A tier's rank includes the predicted service of its running requests, and stays high while long answers run. So where
+  would meet it if it had one. The victim belongs to a preemptible tier. The other tier's rank may be ahead of this tier
+  by no more than the price of the victim: so no tier gets more than that price beyond its share, and none starves. A
+  tier's rank includes the predicted service of its running requests, and stays high while long answers run. So where
   running answers may be preempted, the other tier may be ahead by the price of all of them: by U, as VTC allows any two
   tiers. The slot is kept for the request that it was freed for. Where requests may be preempted after their first
   token, they also give way to a request that is late in any case: their work is not lost.
 
 A preempted request waits again at the head of its tenant's queue, with its charge, and pays nothing for the work that
 its backend repeats. Before its first token a request is preempted at most once. Otherwise tenants could preempt each
-other in turns without end: where the threshold is below the price of a request, and where an order that reads more than
-counters dispatches the same request again. After its first token it has to have produced some tokens since its dispatch
-before it is preempted, and is preempted a few times at most (InterruptRules).
+other in turns without end, where the threshold is below the price of a request, or where an order that reads more than
+counters dispatches the same request again. After its first token, a request is preempted a few times at most, each time
+only after it has produced some tokens since its dispatch (InterruptRules).
 """
 
 from collections import defaultdict

@@ -1,17 +1,17 @@
 """PushOut: which waiting request makes room for an arrival when the pool's queue is full: the newest request of the
 tenant that exceeds its share most.
 
-Tiers share the queue by weight, within a tier groups and tenants without a group, within a group its tenants. At each
-level the holder with the most queued over its weight yields, if that is more than the newcomer's holder would have with
-the newcomer. So a tenant with less than its share finds room, however full others have filled the queue, and a queue
-that no other needs may be filled by one. A request never makes room for one of a less important tier. In a queue that
-is full of bytes, bytes are counted, otherwise requests.
+Tiers share the queue by weight. Within a tier, its groups and the tenants without a group do, and within a group its
+tenants. At each level the one with the most queued over its weight yields, if that is more than the newcomer's would
+have with the newcomer. So a tenant with less than its share finds room, however full others have filled the queue, and
+a queue that no other needs may be filled by one. A request never makes room for one of a less important tier. In a
+queue that is full of bytes, bytes are counted, otherwise requests.
 
 Buffers of routers that drop from the longest queue share memory in this way (Suter et al., "Design Considerations for
 Supporting TCP with Per-flow Queueing", INFOCOM 1998).
 
-The holdings of tenants change with almost every event, and a victim is needed in a full queue only. So once the queue
-has been full, changed tenants are noted, and the heaps are updated for the next victim.
+The amounts of tenants change with almost every event, but a victim is needed in a full queue only. So once the queue
+has been full, tenants whose amount changed are noted, and the heaps are updated before the next victim is chosen.
 """
 
 from collections.abc import Callable, Iterable, Iterator

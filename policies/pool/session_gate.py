@@ -1,8 +1,9 @@
-"""Gate of sessions: the questions of a Scheduler to the ledger of sessions, and the facts that the ledger gets.
+"""Gate of sessions: connects a Scheduler with the ledger of sessions. It asks the ledger which turns are held, and
+reports facts to it.
 
-Turns that the ledger holds wait outside of the order, as the requests of a key at its limit do. A turn that may run
-enters the order for the one backend that has room for its session. This binding lapses where the backend is gone, or
-when the turn has waited too long: then the turn may go to any backend that can serve it.
+Held turns wait outside of the order, as the requests of an API key at its limit do. A turn that may run enters the
+order, bound to the one backend that has room for its session. The binding lapses if the backend is gone, or if the turn
+has waited too long: then the turn may go to any backend that can serve it.
 """
 
 from collections.abc import Iterable, Iterator

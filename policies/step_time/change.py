@@ -27,8 +27,8 @@ DOUBTED_MIN = CHANGED_MIN / 2
 
 
 class ChangeTest:
-    """A sequential statistical test: it takes the error of every prediction and finds whether the engine has changed.
-    Mutable. Errors are natural logarithms.
+    """A sequential statistical test: it takes the error of every prediction of a step time, and finds whether the
+    engine has changed. An error is the natural logarithm of the ratio of measured to predicted time. Mutable.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Dual counter: per tenant the service that it received and its cost for the pool, ordered by a score of both.
 Experimental.
 
-Equinox (arXiv 2508.16646) orders tenants by a weighted sum of a user fairness counter (weighted tokens, discounted by
-how long the tenant waited for them) and a resource fairness counter (tokens per second times utilisation).
-Its formulas are not published; this is a form that fits its abstract:
+Equinox (arXiv 2508.16646) orders tenants by a weighted sum of two counters. The user fairness counter (UFC) has
+weighted tokens, discounted by how long the tenant waited for them. The resource fairness counter (RFC) has tokens per
+second times utilisation. Its formulas are not published; this is a form that fits its abstract:
 
     UFC += (prompt + k * output) / (1 + delta * latency) / weight
     RFC += tokens per second * utilisation / weight

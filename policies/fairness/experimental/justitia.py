@@ -1,14 +1,15 @@
 """Agent tags: fair queueing of agents. The agent that would end first in an equally shared pool is next. Experimental.
 
-An agent is an application of many calls (requests with one `program_id`; a request without one is an agent of its own).
-Its cost is the KV memory that its calls hold over time: p q + q (q + 1) / 2 token-iterations for a call of p prompt and
-q output tokens. Virtual time runs at M / N token-iterations per iteration, M being the pool's KV tokens and N the
-agents present: it is what each agent would have received from an equally shared pool. An arriving agent gets the tag
-virtual time + cost; the agent with the smallest tag is next, with all memory that it can use. (Justitia, from a copy
-that cites its equations.) Time here is in seconds, so virtual time runs at M times the iterations per second, over N.
+An agent is an application of many calls: the requests with one `program_id`. A request without one is an agent of its
+own. The cost of an agent is the KV memory that its calls hold over time: p q + q (q + 1) / 2 token-iterations for a
+call of p prompt and q output tokens. Virtual time is what each agent would have received from an equally shared pool:
+it grows by M / N token-iterations per iteration, M being the pool's KV tokens and N the number of agents present. An
+arriving agent gets the tag virtual time + cost. The agent with the smallest tag is next, with all memory that it can
+use. (Justitia, from a copy that cites its equations.) Time here is in seconds, so virtual time grows by M times the
+iterations per second, over N.
 
 The cost of an agent is predicted from the recent agents of its tenant. An agent that has reached its predicted cost and
-continues gets a new tag as if it arrived now; otherwise an agent that never ends would keep a tag that virtual time has
+continues gets a new tag as if it arrived now. Otherwise an agent that never ends would keep a tag that virtual time has
 long passed, and be first for ever. An agent leaves when none of its calls has waited or run for `idle_s` seconds; an
 agent without a `program_id` leaves at once.
 
