@@ -29,8 +29,9 @@ _PRIOR = list(accumulate((1.0 - hazard for hazard in _HAZARDS), mul))
 
 
 class AnswerLengths:
-    """The distribution of the answer lengths of one backend, from which the KV forecast takes how likely an answer is
-    to go on (kv_expected.py). Each class of predicted lengths (a power of two) has its own survival function. Mutable.
+    """The distribution of the answer lengths of one backend, for the forecast of KV memory (kv_expected.py). For each
+    class of predicted lengths (a power of two) it has a survival function: the part of answers that reach a given
+    length. Mutable.
     """
 
     def __init__(self) -> None:

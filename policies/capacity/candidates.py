@@ -12,8 +12,8 @@ from policies.capacity.backend import BackendCapacity
 
 
 class Candidates(list[BackendCapacity]):
-    """The backends that one poll may still dispatch to. They are unsorted until `least_full_first` is called. The
-    caller reports every change with `filled` and `gone`.
+    """The backends that one poll may still dispatch to. The caller reports with `filled` and `gone` each backend that
+    got a request or may get no more. The list is unsorted until `least_full_first` is called.
     """
 
     __slots__ = ("_fills",)

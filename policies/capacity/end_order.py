@@ -16,7 +16,9 @@ End = tuple[float, int, Reservation]
 
 
 class EndOrder:
-    """The reservations of one backend, ordered by the engine steps until each one's predicted end. Mutable."""
+    """The reservations of one backend, ordered by the engine steps until each one's predicted end. A search for the
+    backend that will have room first reads it. Mutable.
+    """
 
     __slots__ = ("_end_of", "_ends", "moved")
 

@@ -158,7 +158,9 @@ class _Holder:
 
 
 class PrefixIndex:
-    """An index of the prompt blocks that each backend is believed to hold in its prefix cache. Mutable."""
+    """An index of the prompt blocks that each backend is believed to hold in its prefix cache, from the prompts that
+    were sent there. Placements and reservations read it. Mutable.
+    """
 
     def __init__(self) -> None:
         self._holders: dict[str, _Holder] = {}

@@ -13,7 +13,9 @@ from policies.reservation import Reservation
 
 
 class FreeTokens:
-    """The KV tokens that each backend of a pool has free for requests of each tier. Mutable."""
+    """The KV tokens that each backend has free for requests of each tier. One comparison with the most of them shows
+    that a request has room nowhere. Mutable.
+    """
 
     def __init__(self, backends: Mapping[str, BackendCapacity], with_slot: Collection[str]) -> None:
         """`backends` are all of the fleet, by id; `with_slot` has the ids of those with a slot."""

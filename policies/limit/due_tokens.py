@@ -28,8 +28,8 @@ class Stall(NamedTuple):
 
 
 class DueTokens:
-    """The due times of the running requests of one backend, one heap per TPOT target. Stale entries are dropped when
-    they reach the top. Mutable.
+    """The times at which the next tokens of one backend's running requests are due, to find the most urgent request for
+    each TPOT target (one heap each). A stale entry is dropped when it reaches the top of its heap. Mutable.
     """
 
     def __init__(self) -> None:

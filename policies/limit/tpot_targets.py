@@ -32,7 +32,7 @@ class TpotTarget:
 
 class TpotTargets:
     """The running requests of one backend that have a TPOT target which the backend can keep, by target, with the due
-    times of their next tokens. Mutable.
+    times of their next tokens. A limit asks it whether a new prompt would make one of them late. Mutable.
     """
 
     __slots__ = ("_due", "_late_tokens", "_tpot_s", "by_tpot", "late_until")

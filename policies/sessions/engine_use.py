@@ -16,7 +16,9 @@ RATE_SAMPLES: Final = 32
 
 
 class EngineUse:
-    """The use of one engine's time: how busy it is, and how much it computes sessions' contexts again. Mutable."""
+    """The use of one engine's time: how busy it is, and how much of that goes into computing contexts of sessions
+    again. Mutable.
+    """
 
     __slots__ = (
         "_at",

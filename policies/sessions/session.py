@@ -51,7 +51,9 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class AgentSession:
-    """The session of one agent of one tenant. Each of its turns sends the history of all earlier turns. Mutable."""
+    """The session of one agent of one tenant. Each of its turns (calls) sends the history of all earlier turns;
+    `context` is the size of this history in tokens. Mutable.
+    """
 
     tenant_id: str
     id: str

@@ -28,7 +28,9 @@ FREED_FADE: Final = 0.8
 
 
 class WorkingSet:
-    """The contexts of sessions that one backend keeps, and the part `eta` of its KV pool for them. Mutable."""
+    """The sessions whose contexts (histories) one backend keeps in its KV pool, the tokens of these contexts, and the
+    part `eta` of the pool that they may fill. Mutable.
+    """
 
     def __init__(self, backend_id: str, eta: float | None) -> None:
         """`eta` is the part of the KV pool that contexts of sessions may fill; None: it is learnt."""
