@@ -57,7 +57,9 @@ class HealthState(StrEnum):
 
 
 class BackendHealth:
-    """The health of one backend. The methods that record events return nothing; read `state` after them."""
+    """The health of one backend, as a circuit breaker: it takes the outcomes of polls and of exchanges, and decides
+    whether the backend gets requests. The methods that record events return nothing; read `state` after them. Mutable.
+    """
 
     def __init__(self, backend_id: str) -> None:
         self.backend_id = backend_id

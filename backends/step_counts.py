@@ -14,8 +14,8 @@ COUNTS_MAX = 256  # a minute of scrapes of a busy server; of older ones ever few
 
 
 class StepCounts:
-    """A record, over time, of the number of tokens that each decoding sequence of one backend got, from the engine
-    steps that scrapes count. Mutable; times are seconds on one clock and do not go back.
+    """A record of how many tokens each decoding sequence of one backend got in any past interval. It follows from the
+    engine steps that scrapes count. Mutable; times are seconds on one clock and do not go back.
     """
 
     def __init__(self) -> None:

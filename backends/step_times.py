@@ -55,7 +55,9 @@ def observed(report: ReportedStep) -> Observation:
 
 
 class StepWindows:
-    """A maker of step-time observations from the scrapes of one backend, separately for each engine."""
+    """A maker of observations (sums over engine steps) from the scrapes of one backend, for each of its engines.
+    Mutable.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, EngineSteps]] = {}  # the last scrape of each engine, and its time
@@ -113,7 +115,9 @@ class StepWindows:
 
 
 class StepTimes:
-    """A learner of the step-time model of one backend. `start` is the first model, configured or stored."""
+    """A learner of the step-time model and the chunk size of one backend, from its scrapes or the reports of its
+    plugin. `start` is the first model, configured or stored. Mutable.
+    """
 
     def __init__(self, backend_id: str, start: StepTime | None = None) -> None:
         self._backend_id = backend_id

@@ -16,7 +16,7 @@ LAG_S_MAX = 0.1
 
 
 class StepListener(Protocol):
-    """A listener for the tokens of one request."""
+    """The interface of a listener that gets the tokens of one request from a PacedEngine."""
 
     def prefilled(self, cached_tokens: int) -> None:
         """The prompt is computed, with `cached_tokens` from the prefix cache; the first token follows at once."""
@@ -28,8 +28,8 @@ class StepListener(Protocol):
 
 
 class PacedEngine:
-    """A driver that runs one engine by the clock of an event loop, `speed` times as fast as the engine that is
-    simulated.
+    """A driver that runs one simulated engine in real time on an event loop, `speed` times as fast as the engine that
+    it simulates.
     """
 
     def __init__(

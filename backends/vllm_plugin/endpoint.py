@@ -17,7 +17,9 @@ PATH: Final = "/fairlead/steps"
 
 
 class StepsEndpoint:
-    """The HTTP path that the plugin adds to vLLM's port, as an EndpointPlugin (vllm.endpoint_plugins)."""
+    """The path GET /fairlead/steps, which the plugin adds to vLLM's port as an EndpointPlugin
+    (vllm.endpoint_plugins).
+    """
 
     name = "fairlead"
     required_tasks = None
