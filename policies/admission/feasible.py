@@ -25,7 +25,8 @@ OVERLOAD_S_MAX = 10.0  # the longest time that one late request keeps sheddable 
 class Feasibility(Admission):
     """An admission rule that rejects a request whose first token is forecast to come after its TTFT target, if the
     request's tier says so. If a request of a tier that may not be shed would be late, the pool is overloaded. The rule
-    then rejects all requests of tiers that may be shed, for as many seconds as that request would be late. Mutable.
+    then rejects all requests of tiers that may be shed, for at most as many seconds as that request would be late.
+    Mutable.
     """
 
     def __init__(
