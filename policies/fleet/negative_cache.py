@@ -95,8 +95,8 @@ class _Search:
 
 class NegativeCache:
     """A cache of requests that found no room at any backend, by tier. A later request that needs at least as much is
-    not compared with these backends again. Works only while all backends have the same KV block size and prefix
-    sharing; the fleet does not use it otherwise. Mutable.
+    compared only with the backends that have changed since. It works only while all backends have the same KV block
+    size and prefix sharing; the fleet does not use it otherwise. Mutable.
     """
 
     def __init__(self, backends: Mapping[str, BackendCapacity], with_slot: set[str]) -> None:
