@@ -12,8 +12,8 @@ STANDALONE_S: Final = 1.0  # without the store and without a leader: then a memb
 
 
 class Asking:
-    """The timing of one member's calls to the election store: when the next call is due, and whether the last one was
-    answered in time. At most one call is open. Mutable.
+    """The timing of one member's calls to the election store: when the next call is due, and whether the store still
+    answers. At most one call waits for its answer. Mutable.
     """
 
     def __init__(self, now: float) -> None:

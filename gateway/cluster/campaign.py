@@ -17,7 +17,9 @@ HAND_OVER_S: Final = 10.0  # a leader that reached no backend does not stand aga
 
 
 class Campaign:
-    """The role of one member in the election: its calls of the election store, and whether it leads. Mutable."""
+    """One member's part in the election of the leader: it collects the calls of the election store that are due, and
+    begins or ends the member's leadership by the answers. Mutable.
+    """
 
     def __init__(self, candidate: Candidate, lead: OwnLead, follower: Follower) -> None:
         self.candidate = candidate

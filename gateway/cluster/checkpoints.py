@@ -38,8 +38,9 @@ checkpoint.
 
 
 class Mark(NamedTuple):
-    """The mark of a checkpoint: the newest checkpoint has the highest mark. A store that has lost its data may give an
-    epoch twice, but to different members.
+    """The version of a checkpoint: of two checkpoints, the newer one has the higher mark. `epoch` is the number of the
+    leadership that made it, and `number` counts the checkpoints of this leadership. `leader` tells two leaders of one
+    epoch apart: a store that has lost its data may give an epoch twice, but to different members.
     """
 
     epoch: Epoch = 0
@@ -48,7 +49,9 @@ class Mark(NamedTuple):
 
 
 class NewestCheckpoint:
-    """The newest checkpoint that this member has received, from the leader or the store. Mutable."""
+    """The newest checkpoint that this member has: the state from which a new leader continues, such as counters and
+    charges. It comes from the leader, in parts, or from the store. Mutable.
+    """
 
     def __init__(self) -> None:
         self.mark = Mark()

@@ -16,8 +16,8 @@ ABANDONED_S: Final = WITHOUT_STORE_S * 1.05  # since its last renewal: then memb
 
 
 class Witnesses(NamedTuple):
-    """A list of members: a majority of them may renew the lease of this epoch's leader while the store does not answer.
-    If the list is empty, only the store renews the lease.
+    """A list of members, the witnesses. A majority of them may renew the lease of this epoch's leader while the store
+    does not answer. If the list is empty, only the store renews the lease.
     """
 
     epoch: int = 0
@@ -28,7 +28,9 @@ NO_WITNESSES: Final = Witnesses()
 
 
 class Ask(StrEnum):
-    """A kind of call to the election store. Each call also lists the asking member for MEMBER_S."""
+    """A kind of call to the election store. Each call except RELEASE also keeps the calling member on the store's list
+    of members for MEMBER_S.
+    """
 
     LOOK = "look"
     ACQUIRE = "acquire"  # take the key, if no member has it: epoch = max(counter, known) + 1
@@ -39,10 +41,11 @@ class Ask(StrEnum):
 @dataclass(frozen=True, slots=True)
 class StoreCall:
     """One call of a member to the election store. Give the answer and this call to `Candidate.answered`. `epoch` is the
-    highest known epoch; for RENEW and RELEASE it is the epoch that the member leads. `number` identifies the call, and
-    grows. The caller helps no leader of `free_epoch` or of an earlier epoch; `has_ended`: because the process that
-    leads in `free_epoch` has ended. `witnesses`: with RENEW, the list to agree on; with ACQUIRE, the last known list,
-    for a store that has lost it.
+    highest epoch that the member knows; for RENEW and RELEASE, it is the epoch that the member leads (0: none).
+    `number` grows with each call. `sent_at` is in seconds of the member's clock. `free_epoch`: the member helps no
+    leader of this or an earlier epoch any more (0: of none). `has_ended`: the process that leads in `free_epoch` has
+    ended. `witnesses`: with RENEW, the list that the store shall keep; with ACQUIRE, the last known list, in case the
+    store has lost it.
     """
 
     ask: Ask
@@ -58,8 +61,9 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """The election store's answer to a call: which member holds the key, and which members are listed. `counter` is the
-    counter of epochs before the call.
+    """The election store's answer to a call: the member that holds the key, in which epoch, and the members that are
+    listed. `leader` None: no member holds the key. `counter` is the highest epoch that the store had given before the
+    call.
     """
 
     leader: str | None
@@ -72,7 +76,9 @@ class StoreView:
 
 
 class ElectionStore(Protocol):
-    """The store that elects the leader: an interface, implemented by Redis. Any error counts as no answer."""
+    """The interface of the store that elects the leader and keeps the newest checkpoint. Redis implements it
+    (gateway/store/redis_election.py). Any error of a call counts as no answer.
+    """
 
     async def call(self, call: StoreCall) -> StoreView: ...
     async def put_checkpoint(self, body: bytes) -> None: ...

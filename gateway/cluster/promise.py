@@ -44,8 +44,9 @@ class Promise:
 
 
 class Granting:
-    """The consent that one member grants to its leader's lease. Each Pong that the member receives can extend the
-    consent: it then lasts LEASE_S from that moment. Mutable.
+    """One member's consent to the lease of its leader, the time for which the leader may decide. The consent counts
+    while the election store does not answer. Each Pong (the leader's answer to a ping) can renew it: it then lasts
+    LEASE_S from the Pong's receipt, and for so long the member helps no other leader. Mutable.
     """
 
     def __init__(self) -> None:
@@ -73,8 +74,8 @@ class Granting:
 
 
 class Grants:
-    """A leader's record of the consent that members grant to its lease. These are members that share its order, or did
-    until a moment ago and may return. Mutable.
+    """A leader's record of the members' consent to its lease, which a majority of them can renew without the election
+    store. These members share its order, or did until a moment ago and may return. Mutable.
     """
 
     def __init__(self, leader: str) -> None:

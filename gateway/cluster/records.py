@@ -35,7 +35,7 @@ Records = dict[str, bytes]
 
 class Taken(NamedTuple):
     """The position up to which the leader has processed the reports of one member: the numbers of the member's last
-    request, and of its last entry in the ChargeLog.
+    request, and of its last entry in the ChargeLog, the log of its ended calls.
     """
 
     request: int = 0
@@ -43,8 +43,9 @@ class Taken(NamedTuple):
 
 
 class PoolCheckpoint(NamedTuple):
-    """The checkpoint of one pool: its counters, its use of the limits per minute, and its sessions. `charged` is the
-    usage that the counters contain for requests that had not ended, by wire id.
+    """The checkpoint of one pool: the service counters of its tenants, the use of their limits per minute, and the
+    sessions of agents. `charged` is the usage that the counters contain for requests that had not ended, by wire id
+    (`member.number`).
     """
 
     service: ServiceCheckpoint
@@ -71,8 +72,8 @@ def _part(booked: Iterable[Booked], share: ReplicaShare) -> tuple[Booked, ...]:
 
 
 class ClusterCheckpoint(NamedTuple):
-    """The checkpoint from which a new leader continues. It holds the checkpoints of all pools, and the leader's
-    position in the reports of each member.
+    """The checkpoint from which a new leader continues. It holds the checkpoints of all pools by name, and by member
+    the position up to which the member's reports were processed (`taken`).
     """
 
     pools: Mapping[str, PoolCheckpoint]
@@ -268,7 +269,9 @@ def _unpacked(packed: bytes, older_s: float) -> tuple[Booked, ...]:
 
 
 class Whole(msgspec.Struct, frozen=True, array_like=True):
-    """A whole checkpoint in the form in which a store keeps it. Each of its `parts` is some of the records, encoded."""
+    """A whole checkpoint in the form in which a store keeps it: its `mark` (a version), its time in seconds of the
+    first leader's clock, and `parts`, each an encoded dict of some records.
+    """
 
     mark: tuple[int, int, str]
     at: float

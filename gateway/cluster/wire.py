@@ -24,22 +24,24 @@ Epoch = int
 
 
 class LimitsOf(NamedTuple):
-    """A tenant and an API key, to ask for the limits per minute of the tenant, of its group and of the key."""
+    """A question for the state of limits per minute: the limits of this tenant, of its group and of this API key."""
 
     tenant_id: str
     key_id: str = ""
 
 
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
-    """The base of all messages between a leader and its followers."""
+    """The base of all messages between a leader and its followers. In all of them, `number` is the follower's number of
+    a request. The rules that they cite are in gateway/cluster/__init__.py.
+    """
 
 
 # -- facts of a follower's requests, in one pool ----------------------------------------------------------------
 
 
 class Submit(WireMessage, frozen=True, tag="s"):
-    """The follower's message that a request arrived `age_s` ago. With `is_traced` the Dispatched or Refused contains
-    the tenant's lift and the reason why the request waited.
+    """The follower's message that a request arrived `age_s` seconds ago and asks for admission. If it `is_traced`, its
+    Dispatched says by how much its tenant's counter was lifted, and why the request waited.
     """
 
     number: int
@@ -49,7 +51,7 @@ class Submit(WireMessage, frozen=True, tag="s"):
 
 
 class Used(WireMessage, frozen=True, tag="p"):
-    """The follower's message that a dispatched request has used this much so far."""
+    """The follower's message of the tokens that a dispatched request has used so far."""
 
     number: int
     usage: Usage
@@ -57,7 +59,7 @@ class Used(WireMessage, frozen=True, tag="p"):
 
 class Finish(WireMessage, frozen=True, tag="f"):
     """The follower's message that a dispatched request has ended. `usage` is its total usage; None: as last reported.
-    `entry` is its number in the member's ChargeLog.
+    `entry` is the number of its entry in the ChargeLog, the follower's log of ended calls.
     """
 
     number: int
@@ -68,8 +70,8 @@ class Finish(WireMessage, frozen=True, tag="f"):
 
 
 class Told(WireMessage, frozen=True, tag="t"):
-    """The follower's message of a fact about a dispatched request (rules 8, 15, 16), such as that it returned to its
-    queue. The `request_id` and the time in it are the follower's.
+    """The follower's message of a fact about a dispatched request, such as that it returned to its queue (rules 8, 15
+    and 16 of gateway/cluster). The `request_id` and the time in the fact are the follower's.
     """
 
     number: int
@@ -78,7 +80,7 @@ class Told(WireMessage, frozen=True, tag="t"):
 
 class Gone(WireMessage, frozen=True, tag="g"):
     """The follower's message that a client left before the follower knew of the dispatch of its request, so nothing was
-    sent to a backend (rule 14). `entry` as in Finish.
+    sent to a backend. `entry` as in Finish.
     """
 
     number: int
@@ -86,8 +88,8 @@ class Gone(WireMessage, frozen=True, tag="g"):
 
 
 class Spend(WireMessage, frozen=True, tag="$"):
-    """The follower's message that a call used this much of a tenant's service, with this key. The call was never
-    queued. `entry` as in Finish.
+    """The follower's message of the usage of a call that was never queued, to be charged to this tenant and key.
+    `entry` as in Finish.
     """
 
     tenant_id: str
@@ -97,14 +99,15 @@ class Spend(WireMessage, frozen=True, tag="$"):
 
 
 class Untold(WireMessage, frozen=True, tag="h"):
-    """The follower's message of the KV tokens of its requests at each backend beyond reported usage (rule 11)."""
+    """The follower's message of how many KV tokens its requests hold at each backend beyond their reported usage."""
 
     tokens: dict[str, int]
 
 
 class Ended(WireMessage, frozen=True, tag="e"):
-    """The joining follower's message of a request that has ended, and that no known checkpoint includes (`entry` of
-    ChargeLog). Without a `backend_id` the request was waiting. `usage` covers what its client received; None: nothing.
+    """The joining follower's message of a request that has ended, and whose end no known checkpoint includes. `entry`
+    is the number of its entry in the ChargeLog, the follower's log of ended calls. `backend_id` None: the request was
+    waiting. `usage` is its total usage; None: it used nothing.
     """
 
     number: int
@@ -117,9 +120,9 @@ class Ended(WireMessage, frozen=True, tag="e"):
 
 
 class Has(WireMessage, frozen=True, tag="+"):
-    """The joining follower's message of a request that it has (rules 18, 20, 21). Without a `backend_id` the request
-    waits. `usage` is its present usage, also if it was interrupted and waits. Before its first token, it is the usage
-    that its Dispatch assumed.
+    """The joining follower's message of a request that has not ended. `age_s` and `dispatched_s` are seconds since its
+    arrival and its dispatch. `backend_id` None: it waits. `usage` is its usage so far, also if it was interrupted and
+    waits. For a running request without a token yet, it is the usage that its Dispatched assumed.
     """
 
     number: int
@@ -136,15 +139,15 @@ class Has(WireMessage, frozen=True, tag="+"):
 
 
 class Join(WireMessage, frozen=True, tag="J"):
-    """The first message of a follower: its name, and the mark of the newest checkpoint that it holds."""
+    """The first message of a follower: its name, and the mark (a version) of the newest checkpoint that it holds."""
 
     member: str
     checkpoint: tuple[Epoch, int, str] = (0, 0, "")
 
 
 class ToldPart(WireMessage, frozen=True, tag="a"):
-    """The follower's message at the end of one slice of its report, which it makes after its Join. It sends the next
-    slice after a TellMore. `has_told_running`: only waiting requests are left to report.
+    """The follower's message that one slice of its report after Join is complete. The leader asks for the next slice
+    with TellMore. `has_told_running`: only waiting requests are left to report.
     """
 
     has_told_running: bool
@@ -155,21 +158,21 @@ class ToldAll(WireMessage, frozen=True, tag="A"):
 
 
 class Reach(WireMessage, frozen=True, tag="b"):
-    """The follower's message of the backends that it cannot reach; it reaches all others (rule 8)."""
+    """The follower's message of the backends that it cannot reach; it reaches all others."""
 
     unreachable: tuple[str, ...] = ()
 
 
 class Failed(WireMessage, frozen=True, tag="x"):
-    """The follower's message that its call to this backend failed before an answer (rule 27)."""
+    """The follower's message that its call to this backend failed before the backend answered."""
 
     backend_id: str
 
 
 class Ping(WireMessage, frozen=True, tag="i"):
-    """The follower's ping. `at` is the time of the follower's own clock, which the Pong returns. The follower has
-    granted the leader LEASE_S from its receipt of the Pong that was sent at `granted`, by the leader's clock
-    (promise.py); None: it grants nothing.
+    """The follower's ping. `at` is the time in seconds of the follower's clock, which the Pong returns. `granted`
+    renews the leader's lease (promise.py): it is the `sent_at` of a Pong, from whose receipt the follower helps no
+    other leader for LEASE_S. None: it grants nothing.
     """
 
     at: float
@@ -180,9 +183,9 @@ class Ping(WireMessage, frozen=True, tag="i"):
 
 
 class Dispatched(WireMessage, frozen=True, tag="D"):
-    """The leader's message to send a request to a backend now; fields as in policies.types.Dispatch. `limits` are the
-    limits per minute that apply to the request. If the request is traced, `lift` is the amount by which its tenant's
-    counter was lifted, and `wait` is why the request waited.
+    """The leader's message to send a request to a backend now; fields as in policies.types.Dispatch. `limits` is the
+    state of the limits per minute for the request's tenant and key. If the request is traced, `lift` is the amount by
+    which its tenant's counter was lifted, and `wait` is the reason why the request waited.
     """
 
     number: int
@@ -209,8 +212,8 @@ class Refused(WireMessage, frozen=True, tag="R"):
 
 
 class Withdraw(WireMessage, frozen=True, tag="W"):
-    """The leader's message to preempt a request, for the given cause. The answer is a Told, or nothing if the request
-    has ended (rule 15).
+    """The leader's message to preempt a request, for the given cause. The follower answers with a Told, or not at all
+    if the request has ended.
     """
 
     number: int
@@ -218,19 +221,21 @@ class Withdraw(WireMessage, frozen=True, tag="W"):
 
 
 class Welcome(WireMessage, frozen=True, tag="w"):
-    """The leader's message that the follower has joined; its report is processed before any decision."""
+    """The leader's message that the follower has joined. The leader decides nothing before it has processed the
+    follower's report.
+    """
 
     leader: str
 
 
 class TellMore(WireMessage, frozen=True, tag="m"):
-    """The leader's answer to a ToldPart: it asks for the next slice. The last slice has been processed, or may wait
-    until the leader decides.
-    """
+    """The leader's answer to a ToldPart: it asks for the next slice of the follower's report."""
 
 
 class Pong(WireMessage, frozen=True, tag="o"):
-    """The leader's answer to a Ping: its lease lasts `lease_s` from now (rule 3), which is `sent_at` by its clock."""
+    """The leader's answer to a Ping: the leader's lease lasts `lease_s` seconds from now. `sent_at` is this time by the
+    leader's clock; `at` is that of the Ping.
+    """
 
     at: float
     lease_s: float
@@ -238,25 +243,25 @@ class Pong(WireMessage, frozen=True, tag="o"):
 
 
 class Release(WireMessage, frozen=True, tag="q"):
-    """The leader's message that it stops leading: its promises end now, and it decides nothing more in this epoch.
-    `returns`: it will report the requests of its own clients to the next leader. If not, the next leader need not wait
-    for it.
+    """The leader's message that it stops leading: the followers carry out none of its actions any more, and it decides
+    nothing more in this epoch. `returns`: it will report the requests of its own clients to the next leader. If not,
+    the next leader need not wait for it.
     """
 
     returns: bool = False
 
 
 class HigherEpoch(WireMessage, frozen=True, tag="^"):
-    """The message that a higher epoch is known (rule 1). It is sent to a leader of a lower epoch, or to that leader's
-    follower.
+    """The message that a newer leadership, one with this higher epoch, is known. It is sent to a leader of a lower
+    epoch, or to that leader's follower.
     """
 
     epoch: Epoch
 
 
 class Shared(WireMessage, frozen=True, tag="="):
-    """The leader's message with state that all followers need: the catalog of models, kinds and priorities of backends,
-    the name at the plugin. It is sent when a follower joins and on every change, before the Dispatch that needs it.
+    """The leader's message with state that all followers need, by topic, such as the models of a backend. It is sent
+    when a follower joins and on every change, before a Dispatched that needs it.
     """
 
     topic: str
@@ -264,9 +269,10 @@ class Shared(WireMessage, frozen=True, tag="="):
 
 
 class CheckpointPart(WireMessage, frozen=True, tag="c"):
-    """A message with checkpoint records that have changed; empty records are deleted (records.py). All parts up to one
-    with a `mark` together turn the checkpoint `base` into the checkpoint of that mark. If the first part `begins`, they
-    are the whole checkpoint instead. `is_kept`: the checkpoint is one of those that are also stored.
+    """A message with changed records of a checkpoint; an empty record is deleted (records.py). Several parts make one
+    change, which ends with the part that has a `mark`. The change turns the checkpoint of mark `base` into the
+    checkpoint of that mark. If its first part `begins`, its parts are the whole checkpoint instead. `at` is the
+    checkpoint's time. `is_kept`: the checkpoint is one of those that are also stored.
     """
 
     records: dict[str, bytes]
@@ -278,7 +284,7 @@ class CheckpointPart(WireMessage, frozen=True, tag="c"):
 
 
 class WantCheckpoint(WireMessage, frozen=True, tag="C"):
-    """The leader's message that asks a follower for its checkpoint, because no newer one is known (rule 19)."""
+    """The leader's message that asks a follower for its checkpoint, because it is newer than the leader's own."""
 
 
 AnyMessage = (
@@ -290,8 +296,8 @@ AnyMessage = (
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """One transport message between two processes. It carries the messages of one pool in one epoch (rule 5); with
-    `pool` "", its messages belong to no pool.
+    """One transport message between two processes. It carries messages of one pool in one epoch, in order. If `pool` is
+    "", its messages belong to no pool.
     """
 
     epoch: Epoch

@@ -15,7 +15,7 @@ class CloseMember:
 
 @dataclass(frozen=True, slots=True)
 class AskBackends:
-    """A leader's instruction to its process: measure these backends now; None: all backends (rules 22, 27)."""
+    """A leader's instruction to its process: measure the load of these backends now; None: of all backends."""
 
     backend_ids: tuple[str, ...] | None = None
 
@@ -29,8 +29,9 @@ class StoreCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """A leader's instruction to its process: end the leadership. `reason` is for the log. `epoch` is a higher epoch
-    that was heard of, or 0. `is_blind`: this process reaches no backend, so another process should lead.
+    """A leader's instruction to its process: end the leadership. `reason` is for the log. `epoch` is the higher epoch
+    of another leader, if one is known; else 0. `is_blind`: this process reaches no backend, so another process should
+    lead.
     """
 
     reason: str

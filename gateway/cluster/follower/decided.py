@@ -10,8 +10,8 @@ NO_LIMITS = RateLimits()
 
 
 class Decided:
-    """The leader's actions that this member has not carried out yet, in order for each pool. It also keeps the limits
-    per minute that came with them. Mutable.
+    """The queue of the leader's actions (dispatch, reject, preempt) that this member has still to carry out, by pool.
+    It also keeps the limits per minute that the leader sent last, by tenant and key. Mutable.
     """
 
     def __init__(self) -> None:

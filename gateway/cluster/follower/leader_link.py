@@ -18,7 +18,7 @@ UNSENT_S_MAX: Final = 1.0
 
 class LeaderLink:
     """The state of one member's connection to its present leader: what to send, which received messages count, and when
-    to close it. The socket is elsewhere. Mutable; it lives as long as the process.
+    to close it. It has no socket: its caller carries the bytes. Mutable; it lives as long as the process.
     """
 
     def __init__(self, member: str, now: float) -> None:
@@ -146,7 +146,7 @@ class LeaderLink:
 
 
 class Outbox:
-    """The messages to send on one connection, in order. Mutable."""
+    """The messages that wait to be sent on one connection to the leader, in order. Mutable."""
 
     def __init__(self) -> None:
         self._said: list[tuple[str, AnyMessage]] = []

@@ -12,7 +12,9 @@ REFUSED_MAX: Final = 100  # at once
 
 
 class Leaderless:
-    """The deadlines of a member's queued requests while no leader decides for it. Mutable."""
+    """The deadlines of a member's queued requests while no leader decides for it. A request that reaches its deadline
+    is refused: at its queue timeout, or after 5 s without a leader. Mutable.
+    """
 
     def __init__(self, wait_s_max: float, now: float) -> None:
         """`wait_s_max` is the queue timeout of the configuration. There is no leader at first."""

@@ -11,7 +11,9 @@ from policies.types import NO_USAGE, Dispatch, Outcome, Request, Timing, Usage
 
 @dataclass(slots=True, eq=False)
 class OwnRequest:
-    """A member's record of a request of its clients, until the request ends. Without a `dispatch` it waits."""
+    """A member's record of a request of its clients, until the request ends. `dispatch` is the leader's message that
+    sent the request to a backend; None: the request waits. Times are seconds of this process's clock.
+    """
 
     number: int
     pool: str

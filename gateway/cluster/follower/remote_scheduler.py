@@ -34,9 +34,9 @@ AskLimits = Callable[[str, LimitsOf, Callable[[RateLimits], None]], None]
 
 
 class RemoteScheduler:
-    """A replacement for one pool's Scheduler, in a process of a shared order. It passes facts to the leader, whose
-    Scheduler decides. Its driver calls `Member.tick` before `poll` if frames have come, and brings all usages up to
-    date whenever `UsageTelling.is_due`.
+    """The stand-in for one pool's Scheduler in a process of a shared order. It passes facts about requests to the
+    leader, whose Scheduler decides, and `poll` returns the leader's decisions. If messages have come, call
+    `Member.tick` before `poll`. Whenever `UsageTelling.is_due`, report the usage of all running requests with `tokens`.
     """
 
     def __init__(self, pool: str, member: Member, ask_limits: AskLimits) -> None:
@@ -162,7 +162,9 @@ class RemoteScheduler:
 
 
 class PrefillTimes:
-    """The measured prefill time per prompt token of each backend, in seconds. Mutable."""
+    """The average time to the first token per prompt token at each backend, in seconds. The wait inside the engine is
+    included. Mutable.
+    """
 
     def __init__(self) -> None:
         self._token_s: dict[str, float] = {}  # by backend
@@ -179,8 +181,8 @@ class PrefillTimes:
 
 
 class LeadersLimits:
-    """The present state of the limits per minute in one pool. Where this process leads, the Scheduler gives it;
-    elsewhere it is what the leader sent last. Mutable.
+    """The state of the limits per minute (of tenants, groups and keys) in one pool. Where this process leads, the
+    Scheduler gives it; elsewhere it is the state that the leader sent last. Mutable.
     """
 
     def __init__(self, pool: str, member: Member, ask: AskLimits) -> None:

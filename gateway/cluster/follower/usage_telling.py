@@ -16,7 +16,10 @@ STEP_S: Final = 0.02
 
 
 class UsageTelling:
-    """The newest usage of each running request of this member, and the tokens not yet reported. Mutable."""
+    """The reporter of the usage of one member's running requests to its leader. A request's usage is reported when a
+    decision can depend on it, and else every PROGRESS_S. The sum of unreported tokens at each backend is reported every
+    UNTOLD_S. Mutable.
+    """
 
     def __init__(self, link: LeaderLink, requests: MemberRequests, reports: LeaderReports) -> None:
         self._link, self._requests, self._reports = link, requests, reports

@@ -26,8 +26,8 @@ class _Stranger(NamedTuple):
 
 
 class Arrivals:
-    """The handling of requests that ask for admission to one pool. Requests of a tenant that the registry does not know
-    yet wait here. Mutable.
+    """The leader's handling of new requests for one pool: it submits them to the pool's Scheduler. A request whose
+    tenant the registry does not know yet waits here, for at most TENANT_WAIT_S. Mutable.
     """
 
     def __init__(

@@ -22,7 +22,9 @@ Parts = list[tuple[str, CheckpointPart]]
 
 
 class CheckpointStream:
-    """The checkpoints that one leader makes and sends to its members. Mutable."""
+    """The maker of one leader's checkpoints. It sends the changes of each new checkpoint to the members, and a whole
+    checkpoint to a member that lacks the previous one. Mutable.
+    """
 
     def __init__(self, epoch: Epoch, leader: str, newest: NewestCheckpoint) -> None:
         """The leader continues from `newest`, which is replaced by each new checkpoint."""

@@ -10,7 +10,9 @@ from gateway.cluster.wire import WantCheckpoint
 
 
 class Gathering:
-    """The wait of a new leader before its first decision: which members it waits for, and until when. Mutable."""
+    """The wait of a new leader before its first decision. It ends when every member has reported its running requests,
+    or has been silent for too long, and the leader has the newest checkpoint. Mutable.
+    """
 
     def __init__(
         self, leader: str, members: LedMembers, waits: Mapping[str, float], checkpoint: NewestCheckpoint

@@ -16,7 +16,9 @@ from policies.types import NO_USAGE, Cause, Request, Tenant
 
 
 class Joining:
-    """The handling of the full report that a joining member makes of its requests in one pool."""
+    """The leader's handling of the full report that a joining member makes of its requests in one pool. It corrects the
+    leader's record of these requests by the report.
+    """
 
     def __init__(
         self,

@@ -13,8 +13,9 @@ CHARGED_MAX: Final = 2_000  # requests of members that went away and may return:
 
 
 class KeptCharges(OrderedDict[str, Usage]):
-    """The charged usage of requests that the leader does not know at present, by wire id, oldest first. What is known
-    again is taken out.
+    """The usage that was charged for requests which the leader does not know at present, by wire id (`member.number`),
+    oldest first. If a member reports such a request again, its entry is taken out, and only its further usage is
+    charged.
     """
 
     def keep(self, usages: Mapping[str, Usage]) -> list[str]:

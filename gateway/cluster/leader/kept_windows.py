@@ -12,8 +12,8 @@ from policies.types import ALONE, ReplicaShare
 
 
 class KeptWindows:
-    """The use of limits per minute that a new leader took over from a checkpoint and has not restored yet, by scope.
-    Mutable.
+    """The requests and tokens of the last minute that count against limits per minute, from the checkpoint with which a
+    new leader began. An entry for a tenant, group or key is kept until the Scheduler first needs it. Mutable.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ UNSENT_S_MAX: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class LedMember:
-    """A member that is connected to this leader, or was connected a moment ago."""
+    """The leader's record of one member that is connected to it, or was connected a moment ago and may return."""
 
     sender: Sender
     heard_at: float
@@ -49,7 +49,9 @@ class LedMember:
 
 
 class LedMembers:
-    """The members of one leadership that are connected, or may come back at any moment. Mutable."""
+    """The leader's records of its members: those that are connected, and those that may come back at any moment.
+    Mutable.
+    """
 
     def __init__(self, leader: str, wishes: list[Wish]) -> None:
         """`wishes` is the list that gets requests to close a connection."""

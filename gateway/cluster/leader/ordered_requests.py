@@ -22,8 +22,8 @@ _ID, _ARRIVED_AT, _SENDER = map(_NAMES.index, ("id", "arrived_at", "sender"))
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """One member, as a pool at the leader knows it: the backends that it reaches, and the requests that it has
-    reported.
+    """A pool's record of one member, at the leader: the backends that the member cannot reach, and how much of its
+    reports has been processed.
     """
 
     member: str
@@ -60,7 +60,9 @@ class Sender:
 
 @dataclass(slots=True, eq=False)
 class OrderedRequest:
-    """A request that has not ended, in the form in which the leader keeps it."""
+    """The leader's record of a request that has not ended: its member (`sender`), its state (`life`), and its backend
+    (None: it waits).
+    """
 
     sender: Sender
     number: int
@@ -80,7 +82,7 @@ def named(sender: Sender, id_: str, request: Request, arrived_at: float) -> Requ
 
 
 class OrderedRequests:
-    """All requests of one pool by wire id, and those of each member. Mutable."""
+    """The leader's records of all requests of one pool, by wire id (`member.number`) and by member. Mutable."""
 
     def __init__(self) -> None:
         self._all: dict[str, OrderedRequest] = {}
@@ -118,7 +120,9 @@ Handler = Callable[[str, OrderedRequest, float], object]
 
 
 class Chores:
-    """Work on many requests at once that is done piece by piece, such as the work after a member has left. Mutable."""
+    """A queue of work on all requests of a member, for example after the member has left. It is done in small pieces,
+    so that no turn of the leader takes long. Mutable.
+    """
 
     def __init__(
         self, requests: OrderedRequests, *, park: Handler, place_again: Handler, end: Handler, give_up: Handler

@@ -9,8 +9,8 @@ from policies.types import BackendLoad, Request
 
 
 class PoolBackends:
-    """The backends of one pool. It adds to their measured loads the KV tokens that members use there and have not
-    reported yet. Mutable.
+    """The leader's view of one pool's backends. It adds to each measured load the KV tokens that requests of members
+    hold at the backend and that are not reported yet. Mutable.
     """
 
     def __init__(self, journal: PoolJournal) -> None:

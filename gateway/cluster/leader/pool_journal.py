@@ -35,7 +35,9 @@ WRITTEN_MAX: Final = 320
 
 
 class PoolJournal:
-    """The keys of one pool's checkpoint records that have changed since they were last written. Mutable."""
+    """The list of one pool's checkpoint records that have changed, such as the counters of a tenant, and the writer of
+    these records for the next checkpoint. Mutable.
+    """
 
     def __init__(
         self,

@@ -10,8 +10,8 @@ from policies.types import RateLimits, Tenant
 
 
 class PoolTenants:
-    """The tenants that one pool's Scheduler knows. The Scheduler gets a tenant's settings at the tenant's first
-    request, and whenever they have changed. Mutable.
+    """The tenants that one pool's Scheduler knows. It gives the Scheduler a tenant's settings at the tenant's first
+    request, and whenever the settings have changed. Mutable.
     """
 
     def __init__(self, scheduler: SharedSchedulerProtocol, tenant_of: Callable[[str], Tenant | None]) -> None:

@@ -10,7 +10,9 @@ from policies.types import BackendLoad, Outcome
 
 
 class Sight:
-    """The availability of each backend at the leader's last poll of it. Mutable."""
+    """The results of the leader's own polls: which backends it reaches. They show whether the leader reaches no backend
+    while another member does. Mutable.
+    """
 
     def __init__(self) -> None:
         self._reached: dict[str, dict[str, bool]] = {}  # by pool and backend
