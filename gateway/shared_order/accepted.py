@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Accepted:
-    """The connections of the processes that follow this one, by name. Mutable; used on the loop of the order."""
+    """The leader's connections to the processes that follow it, by name. Mutable; used on the loop of the order."""
 
     def __init__(self, member: Member, place: MemberPlace, soon: Callable[[], None]) -> None:
         """`soon` is called when a message has arrived."""

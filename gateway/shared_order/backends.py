@@ -33,8 +33,8 @@ _KINDS: Final = {kind.name: kind for kind in (*BACKEND_KINDS.values(), GENERIC, 
 
 
 class BackendNews(msgspec.Struct, frozen=True, array_like=True):
-    """The state of one backend, as the leader sends it to its followers. `url` is the backend's address, which only
-    changes for the embedded engine.
+    """The state of one backend, as the leader sends it to its followers: its health, its models (`cards`) and what its
+    server can do. `url` is the backend's address, which only changes for the embedded engine.
     """
 
     url: str
@@ -52,8 +52,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(BackendNews)
 
 
 class SharedPolls(PollLoop):
-    """The polls of backends in a shared order. The leader polls, and sends changes to all followers; a follower only
-    receives them. The role may change. Made on the loop.
+    """The health polls of backends in a shared order. The leader polls the backends, and sends changes to all
+    followers. A follower does not poll: it receives the changes. The role may change. Made on the loop.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class SharedPolls(PollLoop):
 
 
 class Announcements:
-    """The leader's messages to all followers about the state of its backends. Mutable."""
+    """The sender of backends' states from the leader to all followers: a state is sent when it has changed. Mutable."""
 
     def __init__(self, order: SharedOrder) -> None:
         self._order = order

@@ -11,8 +11,9 @@ from policies.types import Request, Tenant
 
 
 class SharedDeciding(Deciding):
-    """The driver of one pool's decisions in a shared order. It reports all requests of a tick to the leader together. A
-    QueueWatch gets the lift and the reason for the wait with the Dispatch of its request.
+    """The driver of one pool's decisions in a shared order. It reports all requests of one turn of the loop to the
+    leader together. A QueueWatch (the observer of a traced request) is notified of the lift and of the reason for the
+    wait when its request is dispatched.
     """
 
     tells_all = True

@@ -58,7 +58,7 @@ _LIMITS: Final = msgspec.msgpack.Decoder(RateLimits)
 
 
 class Entrance(Process, Protocol):
-    """The way in which one process joins a shared order, and leaves it."""
+    """The role of one process in a shared order, with the way in which the process joins the order, and leaves it."""
 
     async def begin(self, parts: GatewayParts) -> None:
         """Take part in the order; all parts exist. Raises OSError."""
@@ -68,8 +68,8 @@ class Entrance(Process, Protocol):
 
 
 class MemberOrder:
-    """The order of a process that shares it with other processes: an implementation of Order (gateway/order.py), and of
-    what the SharedOrder needs of its process. Made on the loop that runs it.
+    """The Order (gateway/order.py) of a process that shares it with other processes. It is also the OrderShell of its
+    SharedOrder, which calls it for Schedulers, tenants and measurements. Made on the loop that runs it.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class OrderShell(Protocol):
-    """The functions of its process that a shared order calls."""
+    """The functions that a SharedOrder needs of its process, such as to make a Scheduler or to measure a backend."""
 
     def make_scheduler(self, pool: str) -> SharedSchedulerProtocol:
         """Make a new leader's Scheduler of this pool."""
@@ -63,8 +63,8 @@ class OrderShell(Protocol):
 
 
 class SharedOrder:
-    """The driver of one process's Member on the event loop: its sockets, timers and Dispatchers. Made and used on its
-    loop; call `start`, and `stop` at the end.
+    """The driver of one process's Member (its leader and follower rules) on the event loop. It has the sockets, the
+    timers and the Dispatchers. Made and used on its loop; call `start`, and `stop` at the end.
     """
 
     def __init__(

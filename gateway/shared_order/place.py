@@ -18,15 +18,14 @@ if TYPE_CHECKING:  # cryptography is loaded where there are replicas
 
 @dataclass(slots=True)
 class MemberPlace:
-    """The place of one process among those that share an order: its name, its address and the ways to reach the others.
-    Mutable: `address` is set when the process listens. `secret` and `credentials` are set when Redis was reached, if
-    they are not configured.
+    """The identity and the addresses of one process among those that share an order. Mutable: `address` is set when the
+    process listens; `secret` and `credentials`, if not configured, when Redis gives the secret.
 
-    No other process ever had this `name`. `listen` is the path of a Unix socket, or host and port; `advertise` is the
-    address that others connect to, "" for the bound one. `secret` is known to all processes of the order and to no
-    other; `credentials` authenticate them over TCP. With a `leader_address`, a parent process has appointed the leader:
-    the process that listens there, in this epoch; `others` are the members that run already. Without it, a store elects
-    the leader.
+    `name` is never used again by another process. `listen` is the path of a Unix socket, or host and port; `advertise`
+    is the address that others connect to, "" for the bound one. `secret` is known to all processes of the order and to
+    no other; `credentials` authenticate them over TCP. If `leader_address` is set, a parent process has appointed the
+    leader: the process that listens there, in this epoch; `others` are the members that run already. If it is None, a
+    store elects the leader.
     """
 
     name: str

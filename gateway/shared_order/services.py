@@ -54,8 +54,8 @@ _ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
 
 
 class MemberPort:
-    """The port at which the other processes reach this one. The path /order is for the order's connections, and
-    /services is for questions that `services` answer.
+    """The port at which the other processes of the order reach this one. The path /order carries the leader's and the
+    followers' messages. The path /services carries questions to the named functions in `services`, and their answers.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class MemberPort:
 
 
 class ServiceClient:
-    """A client that sends questions to another process of the order. It uses one connection, and opens it again after
+    """A client that sends questions to another process's MemberPort. It uses one connection, and opens it again after
     it was lost. Made on the loop; call `close` at the end.
     """
 
@@ -236,8 +236,8 @@ class ServiceClient:
 
 
 class Peers(Others):
-    """The access of one process to the other processes of its shared order. It asks them at their ports. Made on the
-    loop; call `close` at the end.
+    """The access of one process to the other processes of its shared order: it sends questions to their MemberPorts.
+    Made on the loop; call `close` at the end.
     """
 
     def __init__(self, order: SharedOrder, tasks: Tasks) -> None:

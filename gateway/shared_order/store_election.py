@@ -16,8 +16,8 @@ from gateway.tasks import Tasks
 
 
 class StoreElection:
-    """The caller of the election store: it makes the calls that this process's Member asks for. Mutable; used on the
-    loop of the order.
+    """The caller of the election store (Redis): it makes the calls that this process's Member asks for, and gives the
+    answers to the Member. Mutable; used on the loop of the order.
     """
 
     def __init__(

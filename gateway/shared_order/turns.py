@@ -6,8 +6,8 @@ from math import inf
 
 
 class Turns:
-    """The timer that decides when a shared order takes its next turn on the event loop. Mutable; made and used on the
-    loop of the order.
+    """The timer of one process's turns in a shared order. In a turn, the process handles what has arrived and sends its
+    messages. Mutable; made and used on the loop of the order.
     """
 
     def __init__(self, turn: Callable[[], None]) -> None:
