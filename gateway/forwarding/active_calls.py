@@ -8,7 +8,9 @@ from gateway.scheduling.dispatcher import Dispatcher, Lease
 
 
 class ActiveCall(NamedTuple):
-    """A call that has not ended, with the Dispatcher of its pool, its lease there, and its trace."""
+    """A call that has not ended: the Dispatcher of its pool, its lease (its place in the queue or at a backend), and
+    its trace (the facts for logs).
+    """
 
     dispatcher: Dispatcher
     lease: Lease
@@ -16,7 +18,7 @@ class ActiveCall(NamedTuple):
 
 
 class ActiveCalls:
-    """The calls of this process that have not ended, by the id of their request. Mutable."""
+    """The calls of this process that wait in a queue or run, by request id. Mutable."""
 
     def __init__(self) -> None:
         self._calls: dict[str, tuple[Dispatcher, Lease, CallTrace]] = {}  # each an ActiveCall when it is read

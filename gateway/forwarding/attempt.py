@@ -65,7 +65,8 @@ OPTIONS_MARK = b"stream_options"  # in the error of a server that does not suppo
 
 class BackendRejected(Exception):  # noqa: N818 - a state, not an error
     """An error: the backend did not take the call, and the client has been sent nothing of an answer. The call can be
-    retried after `hold_s`. `is_answer`: the backend rejected it by a response, so no work on the call was lost.
+    retried elsewhere; this backend is left alone for `hold_s` seconds. `is_answer`: the backend rejected the call by a
+    response, so no work on the call was lost.
     """
 
     def __init__(self, evidence: Evidence, hold_s: float, *, is_answer: bool = False) -> None:
@@ -82,18 +83,20 @@ class StreamInterrupted(Exception):  # noqa: N818 - a state, not an error
 
 
 class StreamGivenUp(UpstreamError):  # noqa: N818 - a state, not an error
-    """An error: the stream cannot be continued at this backend, and has to end; no evidence about the backend."""
+    """An error: the stream cannot be continued at this backend, and has to end. The backend is not at fault, so its
+    health is not affected.
+    """
 
 
 class OptionsRejected(Exception):  # noqa: N818 - a state, not an error
-    """An error: the backend rejected `stream_options`, which the gateway had added, so the call can be retried without
-    them.
+    """An error: the backend rejected the field `stream_options`, which the gateway had added to the call. The call can
+    be retried without it.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptContext:
-    """The parts of a gateway that all attempts use."""
+    """The parts of a gateway that every attempt (sending a call to one backend) uses."""
 
     request_admission: RequestAdmission
     clients: BackendClients
@@ -104,7 +107,7 @@ class AttemptContext:
 
 
 class AttemptOwner(Protocol):
-    """The owner of an attempt: it receives events of the call while the attempt runs."""
+    """The receiver of an attempt's events, such as the first answer to a retry, while the attempt runs."""
 
     def begun(self, sending: Sending) -> None:
         """The backend has begun to answer a retry."""
@@ -120,7 +123,9 @@ class AttemptOwner(Protocol):
 
 
 class Attempt:
-    """One attempt to answer a call, at the backend of its lease. Used once."""
+    """One attempt to get a call answered: it sends the call to the backend of its lease, and relays the answer to the
+    client. Used once.
+    """
 
     __slots__ = (
         "_asks_ids", "_backend", "_backend_client", "_call", "_context", "_has_counted_disconnect", "_kind", "_lease",

@@ -23,7 +23,9 @@ IDLE_CONNECTIONS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class BackendClient:
-    """The client of one backend: its connections, its credentials, and the facts learnt from its earlier answers."""
+    """The HTTP client of one backend: its connections (`upstream`), its credentials (header fields), and values learnt
+    from earlier answers, such as the decode pace.
+    """
 
     upstream: Upstream
     credentials: Mapping[str, str]

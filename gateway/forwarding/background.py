@@ -39,7 +39,9 @@ _RUNNING: Final = frozenset({"queued", "in_progress"})
 
 
 class Background:
-    """The handler of /v1/responses: it answers background calls itself, and passes all others to `Generation`."""
+    """The handler of /v1/responses. It runs background calls (`background: true`), which clients start with one call
+    and fetch with a later one, and passes all others to `Generation`.
+    """
 
     def __init__(
         self,

@@ -45,7 +45,9 @@ log = logging.getLogger(__name__)
 
 
 class Generation:
-    """The handler of calls that generate tokens. It retries calls at other backends."""
+    """The handler of calls that generate tokens: it queues a call, sends it to a backend and relays the answer. If a
+    backend fails, it retries the call, or continues the stream, at another backend.
+    """
 
     def __init__(
         self,

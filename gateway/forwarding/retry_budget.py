@@ -18,8 +18,8 @@ WAIT_S_MAX: Final = 5.0  # for the first bytes of other retries
 
 
 class RetryBudget:
-    """The budget of retries of one gateway: only a part of the calls that run may be retries. Mutable; used on one
-    loop.
+    """A limit on the retries of one gateway: of the calls that run, at most 20 % (but at least 3) may be retries
+    without an answer yet. Mutable; used on one loop.
     """
 
     def __init__(self) -> None:

@@ -39,8 +39,8 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 
 
 class Shadows:
-    """The maker and sender of shadow calls: copies of an alias's calls whose answers are dropped. Mutable; used on one
-    loop.
+    """The maker and sender of shadow calls: copies of calls to an alias, which try another model. Their answers are
+    dropped. Mutable; used on one loop.
     """
 
     def __init__(

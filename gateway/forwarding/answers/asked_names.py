@@ -50,7 +50,9 @@ async def rename_whole(body: bytes | bytearray, asked: str) -> bytes | bytearray
 
 
 class EventRenamer:
-    """A filter of one stream's events that writes the asked model name in place of the backend's. Mutable."""
+    """A filter of one stream's events: it replaces the backend's model name with the name that the client asked for,
+    such as an alias. Mutable.
+    """
 
     __slots__ = ("_asked", "_inside", "_new", "_old", "_written")
 
@@ -93,7 +95,7 @@ class EventRenamer:
 
 
 class RenamingMeter:
-    """A meter that writes the asked model name into the stream that it measures."""
+    """A meter of a stream (it counts tokens) that also puts the model name that the client asked for into events."""
 
     __slots__ = ("_feed", "_meter", "_rename")
 

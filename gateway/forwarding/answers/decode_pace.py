@@ -29,8 +29,8 @@ class _PaceAverage:
 
 
 class DecodePace:
-    """An estimator of how fast one backend decodes. Times are seconds; tokens are of one sequence of the answer.
-    Mutable.
+    """An estimator of how many tokens one backend has decoded of an answer that is not streamed, from the time since
+    the call was sent. Times are seconds; tokens are of one sequence of the answer. Mutable.
     """
 
     def __init__(self, counted: Counted = lambda _begun_s, _ended_s: None) -> None:

@@ -43,7 +43,9 @@ always hears of the first report and of the last."""
 
 
 class CallCancelled(UpstreamError):  # noqa: N818 - a decision, not an error
-    """An error: an operator has cancelled the call, whose stream has begun. `error`: the error object of the API."""
+    """An error: an operator has cancelled the call, whose stream has begun. `error` is the error object for the client,
+    in the format of the called API.
+    """
 
     def __init__(self, message: str, error: Mapping[str, Any]) -> None:
         super().__init__(Reason.CANCELLED)
@@ -53,11 +55,11 @@ class CallCancelled(UpstreamError):  # noqa: N818 - a decision, not an error
 
 @dataclass(slots=True)
 class RelayResult:
-    """The result of relaying one answer: what the handler returns, and how the exchange ended.
+    """The result of relaying one backend's answer to the client: what the handler returns, and how the call ended.
 
-    `failure` is the backend's error, for the log; `rejected`: the backend rejected the call; `slowed`: the backend had
-    to wait for the client. A stream that was `interrupted` is still open. A handler that a disconnect cancels gets no
-    result.
+    `failure` is the backend's error, for the log; `rejected`: the backend rejected the call in its stream; `slowed`:
+    reading from the backend was paused, because the client read slowly; `interrupted`: the backend failed, and the
+    client's stream is still open. If the client disconnects, the handler is cancelled and gets no result.
     """
 
     response: Response | EventStream
@@ -69,16 +71,18 @@ class RelayResult:
 
 
 class Resumes(NamedTuple):
-    """The means to continue a stream: its meter, and whether it may be continued now."""
+    """The means to continue a stream at another backend: the meter that gathers its token ids, and a function that
+    returns whether the stream may be continued now.
+    """
 
     meter: ResumableMeter
     may_continue: Callable[[], bool]
 
 
 class StreamReports(NamedTuple):
-    """The receivers of reports about one stream while it is relayed. `on_usage` gets the usage so far, and `timeliness`
-    the times at which tokens pass. `on_unread` is called when the client disconnects while reading from the backend is
-    paused. Its argument is the length of that pause in seconds, in which the backend worked on.
+    """The receivers of reports about one stream while it is relayed. `on_usage` gets the usage so far; `timeliness`
+    gets the times at which tokens pass, for the latency targets. `on_unread` is called if the client disconnects while
+    reading from the backend is paused, with the length of the pause in seconds: the backend worked on meanwhile.
     """
 
     on_usage: OnUsage

@@ -25,7 +25,9 @@ _MEMBERS = ("usage", "id", "meta")
 
 
 class Settlement:
-    """The settlement of one call at one backend: it charges the call for the usage that was reported, or estimated."""
+    """The charging of one call for its use of one backend: by the usage that the backend reports, or else by an
+    estimate. It passes the usage to the call's lease and trace.
+    """
 
     __slots__ = (
         "_call",

@@ -10,7 +10,7 @@ from gateway.api.calls import ParsedCall
 
 
 class StreamUsage(NamedTuple):
-    """Whether a stream has, or should have, usage reports: in an event at its end, and in its chunks."""
+    """Whether a stream has usage reports: in an event at its end, and in its other chunks."""
 
     at_end: bool
     in_chunks: bool

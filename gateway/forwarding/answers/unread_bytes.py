@@ -38,7 +38,9 @@ class _Tenant:
 
 
 class UnreadBytes:
-    """A limiter of the bytes that each tenant's whole answers hold until their clients have read them. Mutable."""
+    """A limiter of the memory, for each tenant, of answers that are not streamed and that clients have not read yet.
+    Over the limit it pauses reading the tenant's further answers from the backends. Mutable.
+    """
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         """`bytes_max`: the limit of each tenant."""
@@ -99,8 +101,8 @@ class UnreadBytes:
 
 
 class UnreadAnswer:
-    """The memory of one whole answer that waits for its client. An answer may be dropped unsent, so at the latest the
-    destructor releases it.
+    """The account, in UnreadBytes, of the bytes of one answer that is not streamed, until its client has read it. If
+    the answer is dropped unsent, the destructor of this object releases the bytes.
     """
 
     __slots__ = ("__weakref__", "_bytes", "_cut", "_exchange", "_moved_at", "_unread", "is_paused", "tenant_id")
