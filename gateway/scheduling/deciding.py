@@ -9,7 +9,9 @@ from policies.types import Request, Tenant, Wait
 
 
 class QueueWatch(Protocol):
-    """An observer of one request in the queue. Only sampled requests have one: it costs more than queueing itself."""
+    """An observer of one request in the queue, such as its OpenTelemetry spans. Only sampled requests have one, because
+    it costs more than queueing itself.
+    """
 
     def lifted(self, service: float) -> None:
         """The counter of the request's tenant, which was idle, was lifted by this much service over weight."""
@@ -21,7 +23,7 @@ class QueueWatch(Protocol):
 
 
 class Decides(Protocol):
-    """The part of a Dispatcher's interface that Deciding uses."""
+    """The interface of a Dispatcher, as far as Deciding calls it."""
 
     now: Callable[[], float]
 
@@ -35,9 +37,9 @@ class Decides(Protocol):
 
 
 class Deciding:
-    """The driver of one pool's decisions: it polls the Dispatcher once per tick, and at the Scheduler's wake-ups. One
-    timer serves all wake-ups. Dispatchers of an order that processes share are driven in its turns
-    (gateway/shared_order/deciding.py).
+    """The timing of one pool's decisions: it makes the Dispatcher poll its Scheduler once per turn of the loop with
+    news, and at the time that the Scheduler asked for. Where processes share one order, SharedDeciding
+    (gateway/shared_order/deciding.py) replaces it.
     """
 
     tells_all = False

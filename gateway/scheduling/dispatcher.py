@@ -53,8 +53,8 @@ CLOSED_RETRY_S = 1.0  # for the client of a gateway that shuts down: by then ano
 
 
 class Rejected(Exception):  # noqa: N818 - a decision, not an error
-    """An error: the scheduler rejected the request. `limit` is the limit that was the reason; None: there was another
-    reason.
+    """An error: the scheduler rejected the request. `retry_after_s`: the seconds after which a retry makes sense.
+    `limit` is the exceeded limit; None: there was another reason.
     """
 
     def __init__(self, reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> None:
@@ -65,8 +65,8 @@ class Rejected(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Preempted(Exception):  # noqa: N818 - a decision, not an error
-    """An error: the scheduler preempts the request for the given cause, and the request returns to the queue. Its
-    client has been sent nothing yet, or the request is resumable.
+    """An error: the scheduler preempts the dispatched request for the given cause, and the request returns to the
+    queue. Either its client has been sent nothing yet, or its stream can be continued.
     """
 
     def __init__(self, cause: Cause) -> None:
@@ -75,7 +75,9 @@ class Preempted(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Dispatcher:
-    """The driver of one pool's Scheduler on the event loop. All methods are called on the loop that runs it."""
+    """The driver of one pool's Scheduler on the event loop: it reports facts about requests to the Scheduler, and
+    carries out its decisions. All methods are called on the loop that runs it.
+    """
 
     def __init__(self, scheduler: ViewedSchedulerProtocol, deciding: Deciding | None = None) -> None:
         self._scheduler = scheduler
@@ -323,10 +325,11 @@ class Dispatcher:
 
 
 class Lease:
-    """The hold of one request on its pool, as an async context manager. Entering it waits for a backend; leaving it
-    ends the request.
+    """The stay of one request in its pool, first in the queue and then at a backend, as an async context manager.
+    Entering it waits for a backend; leaving it ends the request.
 
-    An exception that leaves the block decides the outcome; without one the handler sets `outcome`.
+    If an exception leaves the block, it decides the outcome; otherwise the outcome is `outcome`, which the handler
+    sets.
     """
 
     __slots__ = (

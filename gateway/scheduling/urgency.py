@@ -22,8 +22,8 @@ SLICE_LEASES: Final = 500
 
 @dataclass(slots=True)
 class TierUrgency:
-    """The number of requests of one tier in one pool, queued and in flight, and the least slack of these requests in
-    seconds. The slack is infinite where no request has one.
+    """The urgency of one tier in one pool: its numbers of requests, and the least slack of them in seconds. The slack
+    is the time until a request's next token is due; it is infinite if no request has latency targets.
     """
 
     queued_requests: int = 0
@@ -33,8 +33,8 @@ class TierUrgency:
 
 @dataclass(slots=True)
 class Urgency:
-    """The slack of one pool's requests in seconds; a late request has a slack below 0. `tiers` and `tenants` have the
-    least slack of each; tenants whose requests have no slack are left out. `requests` has at most REQUESTS_MAX of the
+    """The urgency of one pool's requests, by slack: the seconds until a request's next token is due, below 0 if it is
+    late. `tenants` has the least slack of each tenant with latency targets. `requests` has at most REQUESTS_MAX of the
     most urgent requests by id, the least slack first.
     """
 

@@ -15,7 +15,7 @@ NONE_RUNNING: Mapping[str, Passed] = {}
 
 
 class UsageReports:
-    """The usage of one pool's running requests that was not yet reported to its Scheduler. Mutable."""
+    """The usage of one pool's running requests that is still to be reported to the pool's Scheduler. Mutable."""
 
     def __init__(self, scheduler: SchedulerProtocol) -> None:
         self._tokens = scheduler.tokens

@@ -48,7 +48,9 @@ K = TypeVar("K", Counters, LearntModels)
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """The parts of one gateway that learn. `is_serving`: whether it accepts new calls."""
+    """The parts of one gateway whose learnt state is written into the checkpoint. `is_serving`: whether the gateway
+    accepts new calls.
+    """
 
     pools: Pools
     backends: BackendPool
@@ -66,7 +68,9 @@ class Learning:
 
 
 class Checkpoint:
-    """The reader and writer of a gateway's learnt state in its store. Mutable; used on one loop."""
+    """The writer and reader of a gateway's learnt state, such as counters and step time models, in the store. It writes
+    every CHECKPOINT_S, and reads at the start. Mutable; used on one loop.
+    """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         """`clock` gives seconds since 1970."""

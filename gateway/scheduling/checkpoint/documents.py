@@ -27,7 +27,9 @@ ACCOUNTS_MAX = 50_000  # of all pools: those with the most service above the lev
 
 @dataclass(frozen=True, slots=True)
 class PoolCounters:
-    """The checkpoint of the service received in one pool, as of its last change (seconds since 1970)."""
+    """The stored counters of one pool: the service that its tenants have received. `at_s` is the time of the last
+    change, in seconds since 1970.
+    """
 
     at_s: float
     fair_queues: ServiceCheckpoint
@@ -35,7 +37,7 @@ class PoolCounters:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The checkpoint of the counters of all pools, by pool."""
+    """The stored document with the counters of all pools, by pool."""
 
     pools: Mapping[str, PoolCounters] = field(default_factory=dict)
     version: int = VERSION
@@ -43,8 +45,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class BackendModel:
-    """The checkpoint of one backend: its learnt step time model, and the configured one at that time. A changed
-    configuration overrides the learnt model.
+    """The stored step time model of one backend, as learnt, and the configured model at that time. If the configuration
+    has changed since, it overrides the learnt model.
     """
 
     at_s: float
@@ -55,8 +57,8 @@ class BackendModel:
 
 @dataclass(frozen=True, slots=True)
 class LearntModels:
-    """The checkpoint of learnt models: step-time models by backend, and the tokens per byte of recent tenants' prompts,
-    the latest last.
+    """The stored document with learnt models: the step time models by backend id, and the tokens per byte of recent
+    tenants' prompts, the latest last.
     """
 
     backends: Mapping[str, BackendModel] = field(default_factory=dict)
@@ -70,7 +72,7 @@ _READERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in
 
 
 class UnreadableError(Exception):
-    """An error: the document is not a valid checkpoint; the text says why."""
+    """An error: the bytes are no valid document of a checkpoint; the text says why."""
 
 
 def write_document(kept: Counters | LearntModels) -> bytes:
