@@ -25,18 +25,20 @@ _NAME_BY_ID: Final = "token_id:%d"  # of a token in log probabilities, where a s
 
 
 class AnswerComplete(UpstreamError):  # noqa: N818 - a state, not an error
-    """An error: a stop string has ended the answer, but its backend would continue it."""
+    """An error: a stop string has ended the answer, so the rest that the backend sends is dropped."""
 
 
 class Wanted(NamedTuple):
-    """The parts of an answer that its client asked for besides text."""
+    """What the client asked for in the events besides text: token ids, and log probabilities."""
 
     token_ids: bool = False
     logprobs: bool = False
 
 
 class ContinuedMeter(EventMeter):
-    """A meter of a continued stream: its usage, token ids and events from an interruption on."""
+    """The meter of a stream after an interruption: it writes the events of the next backend as events of the client's
+    stream, and continues the count of tokens.
+    """
 
     __slots__ = (
         "_details", "_fingerprint", "_finish", "_first", "_head", "_ids", "_is_chat", "_names_ids", "_prompt_usage",

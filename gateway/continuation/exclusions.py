@@ -20,7 +20,7 @@ from gateway.continuation.body import DONE_OR_CHATS
 
 
 class Exclusion(StrEnum):
-    """The reason why a stream cannot be continued."""
+    """The reason why a stream cannot be continued at another backend."""
 
     DISABLED = "disabled"  # by the configuration
     API = "api"  # no stream of chat completions or completions

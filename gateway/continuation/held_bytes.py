@@ -13,7 +13,7 @@ BYTES_MAX: Final = 256 << 20
 
 
 class HeldStream(Protocol):
-    """A stream whose token ids are held in memory."""
+    """A stream whose token ids are held in memory, so that another backend can continue it."""
 
     def give_up(self) -> None:
         """Drop the held token ids."""
@@ -21,7 +21,9 @@ class HeldStream(Protocol):
 
 
 class HeldBytes:
-    """The memory that the token ids of streams take, by tenant and stream, oldest first. Mutable."""
+    """The account of the memory for the token ids of all streams, in bytes by tenant and stream. Over the limit it
+    drops ids, the oldest stream of the largest tenant first: that stream cannot be continued any more. Mutable.
+    """
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         """`bytes_max` is the limit for all tenants together."""

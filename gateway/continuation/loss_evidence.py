@@ -39,7 +39,7 @@ class _Loss:
 
 
 class Suspect:
-    """A call that may be the cause of engine failures, with the failures of engines on which it was running."""
+    """A call that may make engines fail, with its losses: the failures of engines while it was running on them."""
 
     __slots__ = ("backend_id", "longest_s", "loss", "losses", "sent_at")
 
@@ -67,8 +67,8 @@ class Suspect:
 
 
 class LossEvidence:
-    """The evidence that calls make engines fail: which calls of this process were running on an engine when it failed.
-    Mutable.
+    """The search for calls that make engines fail. It records which calls of this process were running on an engine
+    when the engine failed, and gives up a call after ENGINES_MAX losses. Mutable.
     """
 
     def __init__(self) -> None:

@@ -20,7 +20,9 @@ NOT_NOW: Final = frozenset({404, 408, 429})  # what a router in front, or an eng
 
 
 class QuestionFailed(UpstreamError):  # noqa: N818 - a state, not an error
-    """An error: the backend does not answer a question about tokens now. `is_fault`: the backend is at fault."""
+    """An error: the backend did not answer a question about tokens, such as /detokenize. `is_fault`: the backend is at
+    fault.
+    """
 
     def __init__(self, message: str, *, is_fault: bool) -> None:
         super().__init__(message)
@@ -28,8 +30,8 @@ class QuestionFailed(UpstreamError):  # noqa: N818 - a state, not an error
 
 
 class Continuing(NamedTuple):
-    """A continuation of an interrupted stream that is ready to be sent: its body, and the facts that its meter
-    needs.
+    """A continuation that is ready to be sent: the body for the next backend, and the facts by which a ContinuedMeter
+    writes its answer into the client's stream.
     """
 
     body: bytes

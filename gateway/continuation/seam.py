@@ -36,11 +36,12 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 class Seam(NamedTuple):
-    """The place where the text of a continuation joins the earlier text.
+    """The place in an answer where the text of the next backend joins the text of the first one.
 
-    `before` is the end of the decoded text, in the asked length, or all of it. The first `skip` characters of the
-    continuation's text were decoded before. If the seam is inside a character, this is the last of the
-    continuation's first `cut_chars` characters, and `cut_tokens` of the character's tokens were generated before.
+    `before` is the end of the first backend's text, as long as was asked. The first `skip` characters of the next
+    backend's text are dropped, because the first backend had decoded them. The seam may be inside a character: this is
+    then the last of the first `cut_chars` characters of the next text, and the first backend had generated `cut_tokens`
+    of the character's tokens.
     """
 
     before: str = ""
@@ -50,8 +51,8 @@ class Seam(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """The token ids of a prompt and of the output that was generated for it. Questions about them go to `model`;
-    `shared` has the fields of the call that every question needs.
+    """The token ids of a prompt and of its output so far. Questions about them go to `model`; `shared` has the fields
+    of the call that every question needs.
     """
 
     model: str
@@ -61,8 +62,8 @@ class Generated(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """The text of the last event that the client received. `held_back` is the number of characters after it that were
-    not sent.
+    """The text of the last event that the client received. `held_back` is the number of decoded characters after it
+    that the first backend did not send, because they may begin a stop string.
     """
 
     text: str

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 
 class Stopped(NamedTuple):
-    """The finding that a stop string has ended an answer. `by` is the stop string; `tokens` is the number of the
-    event's tokens up to the token that completes the stop string.
+    """The finding that a stop string has ended an answer. `by` is the stop string. `tokens` counts the tokens of the
+    last event up to the token that completes the stop string.
     """
 
     by: str
@@ -24,7 +24,9 @@ class Stopped(NamedTuple):
 
 
 class StopStrings:
-    """The stop strings of one answer, and the text in which they are searched for. Mutable."""
+    """A search for the stop strings of one answer in text from two backends. Mutable: it keeps the end of the text so
+    far.
+    """
 
     def __init__(
         self, stops: Sequence[str], *, is_included: bool, tokens_min: int, before: str = "", tokens_before: int = 0

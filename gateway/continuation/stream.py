@@ -22,10 +22,10 @@ TOKEN_BYTES_MAX: Final = 8 << 20
 
 
 class ContinuationSettings(NamedTuple):
-    """The settings for the continuation of streams. `silence_s`: how long a backend may send nothing after the first
-    token. `wait_s_max`: how long a stream is offered to backends that answer with errors. It is also how long a call
-    that may be the cause of engine failures waits to run apart from others. `held`: the memory of the token ids of all
-    streams.
+    """The settings for continuing streams at another backend. `silence_s`: seconds without data after which a backend
+    has failed, once it has sent a token. `wait_s_max`: seconds for which a stream is offered to backends that answer
+    with errors; so long, too, a call that may make engines fail waits to run apart from others. `held`: the memory of
+    the token ids of all streams.
     """
 
     enabled: bool
@@ -35,10 +35,10 @@ class ContinuationSettings(NamedTuple):
 
 
 class ResumableStream:
-    """The stream of one call, over all backends that answer the call. It may be continued where `exclusion` is None.
-    Mutable. `usage` is the usage at all backends so far, as the client sees it; `last` is the last event with tokens.
-    `bytes_max` is the most memory that its token ids can need. `on_given_up` is called when they are dropped to save
-    memory.
+    """The stream of one call, over all backends that answer the call. Mutable. It may be continued at another backend
+    while `exclusion` is None. `usage` is the usage at all backends so far, as the client sees it; `last` is the last
+    event with tokens. `bytes_max` is the most memory that its token ids can need, in bytes. `on_given_up` is called if
+    they are dropped to save memory.
     """
 
     __slots__ = ("bytes_max", "exclusion", "ids", "last", "on_given_up", "usage")

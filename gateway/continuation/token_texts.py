@@ -16,7 +16,7 @@ from gateway.continuation.seam import INCOMPLETE, Seam
 
 
 class TokenTexts:
-    """The text of each token of a continuation, found as vLLM's decoder finds it. Mutable."""
+    """A splitter of the text of an event into the texts of its tokens, as vLLM's decoder forms them. Mutable."""
 
     def __init__(self, seam: Seam) -> None:
         self.completed: tuple[int, str] | None = None
