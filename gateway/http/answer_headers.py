@@ -23,7 +23,9 @@ RESET_S_MAX: Final = 86_400.0
 
 
 class AnswerHeaders:
-    """The response headers that the gateway adds. Headers that reveal the operator's setup are off by default."""
+    """The maker of the response headers that the gateway adds, such as the request id and the rate limits. Headers that
+    reveal the operator's setup (backend, time in the queue) are off by default.
+    """
 
     def __init__(self, *, show_queue_ms: bool = False, show_backend: bool = False) -> None:
         self._show_queue_ms = show_queue_ms

@@ -83,7 +83,9 @@ Handler = Callable[[HttpRequest], Coroutine[Any, Any, Response | EventStream]]
 
 
 class DataPort(Protocol):
-    """The server that a client connection belongs to: it finds handlers and makes the responses to bad requests."""
+    """The interface of the data port's server, as a ClientConnection uses it: it finds handlers and makes error
+    responses.
+    """
 
     body_bytes_max: int
     closing: bool
@@ -121,7 +123,9 @@ class DataPort(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection of a client to the data port. `cut_reason` is None until the gateway cuts the connection."""
+    """One client's connection to the data port: it parses requests, runs their handlers and writes their responses.
+    `cut_reason` is None until the gateway cuts the connection.
+    """
 
     __slots__ = (
         "_drained", "_fault", "_headers", "_is_closing_soon", "_is_in_head", "_is_lost", "_is_over",

@@ -23,7 +23,9 @@ STREAMED: Final = frozenset(AnswerKind) - {AnswerKind.POOLING, AnswerKind.NONE} 
 
 
 class Heartbeat:
-    """A sender of comments that keep the connection of one waiting stream open. It sends nothing after `stop`."""
+    """A sender of comments (`: waiting`) to the client of a waiting stream, so that no load balancer closes the silent
+    connection. It sends nothing after `stop`.
+    """
 
     __slots__ = ("_answer", "_every_s", "_headers", "_loop", "_request", "_stream", "_timer")
 

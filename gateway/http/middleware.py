@@ -33,7 +33,9 @@ Run = Callable[[HttpRequest, Endpoint, CallTrace], Coroutine[Any, Any, Response 
 
 
 class CallMiddleware:
-    """The middleware around the handlers of all calls that are logged."""
+    """The middleware around all handlers whose calls are logged: it gives each call a request id, one response and one
+    log line.
+    """
 
     def __init__(
         self, *, names: RequestIds, hops: TrustedHops, headers: AnswerHeaders, cors: Cors, telemetry: Telemetry

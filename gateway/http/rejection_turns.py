@@ -16,8 +16,8 @@ REJECTS_MAX: Final = 2
 
 
 class RejectionTurns:
-    """The limit on rejections in one turn of the event loop, so that rejected clients do not use up the CPU. Further
-    rejections wait for a later turn. Mutable. Made and used on the gateway's loop.
+    """A limit on the 429 responses in one turn of the event loop, so that rejected clients do not use up the CPU.
+    Further rejections wait for a later turn. Mutable. Made and used on the gateway's loop.
     """
 
     def __init__(self) -> None:

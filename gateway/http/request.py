@@ -22,7 +22,7 @@ HEAD: Final = HTTPMethod.HEAD.value  # to look it up in its enum is a call
 
 
 class ClientLink(Protocol):
-    """The connection of a request's client, as far as the request uses it."""
+    """The interface of a client's connection, as far as an HttpRequest uses it."""
 
     transport: asyncio.Transport
     body_bytes_max: int
@@ -52,7 +52,7 @@ class ClientLink(Protocol):
 
 
 class StreamKeeper(Protocol):
-    """An object that keeps the connection of a waiting stream open (Heartbeat in event_stream.py)."""
+    """The interface of a Heartbeat (event_stream.py), which keeps the connection of a waiting stream open."""
 
     def stop(self) -> EventStream | None:
         """Stop, and return the stream whose head was sent; None where no head was sent. Idempotent."""
@@ -70,9 +70,9 @@ class StreamKeeper(Protocol):
 class HttpRequest:
     """One HTTP request of a client. Mutable: its body arrives while it is handled. `target` is the path with the query,
     as sent. `is_new`: its version is HTTP/1.1, not 1.0. `keeps`: its client may use the connection for further
-    requests. `is_whole`: all of it has arrived. `has_begun`: the head of a stream was sent. `request_id` is set by a
-    handler that fails, so that its response has the logged id. `path_id` is the id in its path, "" where the path has
-    none. `heartbeat` and `open_stream` belong to event_stream.py.
+    requests. `is_whole`: it has arrived completely. `has_begun`: the head of a streamed response was sent. `request_id`
+    is set by a handler that fails, so that the error response has the logged id. `path_id` is the id in its path, such
+    as a response id; "": there is none. `heartbeat` and `open_stream` belong to event_stream.py.
     """
 
     __slots__ = (

@@ -21,7 +21,9 @@ _NAMES_AT_ONCE: Final = 512  # random bytes are read for so many ids at once: a 
 
 
 class RequestIds:
-    """The ids of the requests in flight. No two requests have the same id. Mutable: every id taken must be freed."""
+    """The ids of the requests in flight: no two have the same id. `take` gives a request its id; every id taken must be
+    freed. Mutable.
+    """
 
     def __init__(self) -> None:
         self._made = random_ids()

@@ -25,8 +25,8 @@ _STATUS_LINES: Final = {
 
 
 class Waiting(Protocol):
-    """The account of the memory that a long response body takes while it waits for its client
-    (forwarding/answers/unread_bytes.py).
+    """The interface of UnreadAnswer (forwarding/answers/unread_bytes.py): it accounts for the memory of a long response
+    body that waits for its client.
     """
 
     def sending(self, cut: Callable[[str], None]) -> None:
@@ -43,8 +43,8 @@ class Waiting(Protocol):
 
 
 class Response:
-    """A response whose body is known when its head is written. `fields` are all its headers, in lower case, except
-    those for the connection, the length and the date. `waiting` is notified as a long body is sent.
+    """A response that is sent whole. `fields` has its headers by name in lower case, except those for the connection,
+    the length and the date. `waiting` is notified while a long body is sent, and when the body was sent or dropped.
     """
 
     __slots__ = ("body", "fields", "status", "waiting")
@@ -72,8 +72,8 @@ class Response:
 
 
 class EventStream:
-    """A response that is sent as a stream: its head was sent, and its body follows. Its body ends with the connection
-    where the client does not know chunks.
+    """A response that is sent as a stream: its head was sent, and its body follows piece by piece. For an HTTP/1.0
+    client, which does not know chunks, the end of the connection ends the body.
     """
 
     __slots__ = ("_is_chunked", "_write", "status")

@@ -28,8 +28,8 @@ _NO_HEADERS: Final = Headers()
 
 
 class GatewayServer:
-    """The HTTP server of the data port, for a table of paths. Made and used on one loop; call it to make the protocol
-    of a connection.
+    """The HTTP server of the data port: it has the connections, and the handler of each path. Made and used on one
+    loop; as an asyncio protocol factory, calling it makes a ClientConnection.
     """
 
     def __init__(
