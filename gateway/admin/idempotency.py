@@ -33,8 +33,8 @@ class _Done:
 
 
 class Repeats:
-    """The recent requests with an idempotency key, by caller and key, with their responses. Mutable; used on one
-    loop.
+    """The recent requests with an Idempotency-Key header, by caller and key, with their responses: a repeated request
+    gets the first response again. Mutable; used on one loop.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

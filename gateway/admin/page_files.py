@@ -50,7 +50,7 @@ _INLINE_SCRIPT = re.compile(r"<script[^>]*type=\"importmap\"[^>]*>(.*?)</script>
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A static file of the page. `compressed` is its gzip; None where that saves nothing."""
+    """A static file of the page. `compressed` is the file in gzip; None: compression would save nothing."""
 
     body: bytes
     compressed: bytes | None
@@ -63,8 +63,8 @@ class StaticFile:
 
 
 class StaticFiles:
-    """The static files of the page by path, read once. `made` has the files that are not in the folder, by their
-    names.
+    """The static files of the page, by path: those in a folder, which is read once, and the files `made`, by name,
+    which the gateway generates.
     """
 
     def __init__(self, folder: Path = STATIC, *, made: Mapping[str, bytes]) -> None:

@@ -22,7 +22,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class FieldError(BaseModel):
-    """The error of one field. `field` is a path like body.envelope.ttft_ms; it begins with the part of the request."""
+    """The error of one field. `field` is a path like body.envelope.ttft_ms, which begins with the part of the request:
+    body, query or header.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,7 +33,7 @@ class FieldError(BaseModel):
 
 
 class ProblemDetails(BaseModel):
-    """The problem details of an error (RFC 9457, 3.1); `errors` is an extension (3.2)."""
+    """The body of an error response: problem details (RFC 9457, 3.1). `errors` is an extension (3.2)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -44,7 +46,7 @@ class ProblemDetails(BaseModel):
 
 @dataclass
 class AdminProblem(Exception):  # noqa: N818 - an answer, not an error
-    """An error: the API rejects the request, with this status and detail."""
+    """An error: the admin API answers a request with this status and detail, as ProblemDetails."""
 
     status: int
     detail: str

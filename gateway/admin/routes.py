@@ -25,8 +25,8 @@ HEADERS: dict[str, str] = {
 
 
 class Role(IntEnum):
-    """The role of a caller; each includes the permissions of the lower ones. A group's administrator may only use the
-    routes that allow it, which keep it within its group.
+    """The role of a caller of the admin API. Each role includes the permissions of the lower ones. A group's
+    administrator may only use routes that limit it to its group.
     """
 
     GROUP_ADMIN = 0
@@ -40,7 +40,9 @@ ROLES: Mapping[str, Role] = {role.name.lower().replace("_", "-"): role for role 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request, by its name in the audit log. `group` is the group that it administers, if any."""
+    """The caller of a request to the admin API. `name` is its name in the audit log; `group` is the group that it
+    administers, if any.
+    """
 
     name: str
     role: Role
@@ -48,7 +50,7 @@ class Caller:
 
 
 class Query(BaseModel):
-    """The query parameters of a request. They arrive as text, so numbers are parsed from text."""
+    """The base of all models of query parameters. The parameters arrive as text, so numbers are parsed from text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -76,9 +78,9 @@ class AdminRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdminAnswer:
-    """A response of the admin API. `encoded` is a body that is already JSON; without it and a `body`, the status is
-    204. `location`, below ROOT, is the path of a new entry; the status is then 201. `pieces`: the body is a file of
-    this type and name, written piece by piece.
+    """A response of the admin API. `body` is a model, and `encoded` a body that is already JSON; without both, the
+    status is 204. `location` is the path, below ROOT, of a new entry; the status is then 201. If `pieces` is set, the
+    body is a file of type `media_type` and name `file_name`, written piece by piece.
     """
 
     body: BaseModel | None = None
@@ -109,8 +111,8 @@ def refusal(caller: Caller, role: Role | None, *, for_groups: bool = False) -> s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A route of the admin API: one method at one path below ROOT. `role` None: it is for callers that have not signed
-    in. `conflicts` says why the route can return 409; None where it cannot.
+    """A route of the admin API: one method at one path below ROOT. `role` is the lowest role that may use it; None: no
+    sign-in is needed. `conflicts` says why the route can return 409; None: it cannot.
     """
 
     method: str

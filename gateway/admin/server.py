@@ -64,8 +64,8 @@ AskLeader = Callable[[str], Awaitable[bytes | None]]
 
 
 class AdminServer(web.Server):
-    """The HTTP server of the admin port. It serves the routes of the table and, for signed-in callers, the metrics. It
-    serves the `files` of the page to every caller, because they hold no secret.
+    """The HTTP server of the admin port. It serves the admin routes and, for signed-in callers, the metrics. It serves
+    the `files` of the page to every caller, because they hold no secret.
     """
 
     def __init__(

@@ -21,7 +21,9 @@ RATES: Final[Mapping[bool, tuple[float, float]]] = {True: (100.0, 2.0), False: (
 
 
 class ChangeRate:
-    """A limit on the rate at which each caller of the admin API makes changes. Mutable."""
+    """A limit on the changes per second that each caller of the admin API may make. The administrators of one group
+    count as one caller. Mutable.
+    """
 
     def __init__(self) -> None:
         self._buckets = {is_of_group: Buckets(*rate) for is_of_group, rate in RATES.items()}

@@ -17,8 +17,9 @@ log = logging.getLogger(__name__)
 
 
 class LocalAccess:
-    """The local socket by which commands of the same user reach the admin port of a gateway without a configuration
-    (config/trial.py). Create it on the loop that runs it; call `start` and `stop`.
+    """The server of a Unix socket at which commands of the same user get a key, or a one-time link, for the admin port.
+    It is for a gateway without a configuration (config/trial.py). Create it on the loop that runs it; call `start` and
+    `stop`.
     """
 
     def __init__(self, url: str, answers: Mapping[str, Callable[[], str]]) -> None:

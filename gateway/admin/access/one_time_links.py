@@ -21,7 +21,9 @@ LINKS_MAX: Final = 100  # open at a time: more than people open, and some kiloby
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session at the admin port: it has a key of its own and a role, until `expires_at_s` (seconds since 1970)."""
+    """A session at the admin port, which a one-time link has opened: its API key and its role, until `expires_at_s`
+    (seconds since 1970).
+    """
 
     key: str
     role: Role
@@ -29,7 +31,7 @@ class Session:
 
 
 class OneTimeLinks:
-    """The one-time links to the page that can still be opened. Mutable."""
+    """The one-time links to the page that can still be opened. Opening a link makes a Session. Mutable."""
 
     def __init__(self, admin_keys: KeyRing[Caller], secret: bytes, *, clock: Callable[[], float] = time.time) -> None:
         """A sign-in adds its key to `admin_keys`. `clock` gives seconds since 1970."""

@@ -25,7 +25,7 @@ SUBJECT_CHARS_MAX = 128
 
 
 class SignIn:
-    """The sign-in of callers at the admin port, by a key with a role or an identity provider's token."""
+    """The authenticator of callers at the admin port, by a key with a role or by an identity provider's token."""
 
     def __init__(
         self,

@@ -67,8 +67,8 @@ def prints(command: C) -> C:
 
 
 class TargetGroup(TyperGroup):
-    """A group of commands whose common options may also stand after each of its commands. The options of the output
-    form may do so only if the command prints.
+    """A group of commands. Its common options (see Given) may also stand after each of its commands, except that the
+    options of the output form may do so only if the command prints.
     """
 
     def __init__(self, **attributes: Any) -> None:

@@ -25,9 +25,9 @@ def _has_no_links() -> str:
 
 @dataclass(frozen=True, slots=True)
 class AdminTarget:
-    """An admin port, with functions that get its key and make a link to it. Both may raise UnreachableError. `key` is
-    called for every client, because the key may change while a command runs. `make_link` returns the page's address
-    with a new one-time link.
+    """An admin port to connect to: its URL, with functions that get its key and make a link to its page. Both may raise
+    UnreachableError. `key` is called for every client, because the key may change while a command runs. `make_link`
+    returns the page's address with a new one-time link.
     """
 
     url: str

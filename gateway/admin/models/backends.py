@@ -17,7 +17,7 @@ class BackendFields(DrainedSection, BackendSizes, defer_build=True):
 
 
 class WholeBackend(BackendFields, CaSection, BackendPlace, defer_build=True):
-    """A backend with all its settings. Its URL has no path, and its key is in an environment variable meant for it."""
+    """A backend with all its settings. Its URL has no path. Its API key is in the variable named `api_key_env`."""
 
     url: Annotated[str, Field(max_length=URL_CHARS_MAX, pattern=BACKEND_URL_PATTERN, description="its root")]
     api_key_env: Annotated[
@@ -33,8 +33,9 @@ class NewBackend(WholeBackend):
 
 
 class BelievedStepTime(StepTimeSection, defer_build=True):
-    """The current step time model. `origin`: `named` (as in `step_time`), `stored` (from a calibration file, or learned
-    before a restart), or `learnt` since. While it is not `sure`, no TTFT is forecast from it.
+    """The step time model that the gateway uses for a backend now. `origin`: `named` (as in `step_time`), `stored`
+    (from a calibration file, or learned before a restart), or `learnt` since. While it is not `sure`, no time to first
+    token is forecast from it.
     """
 
     sure: bool
@@ -42,10 +43,10 @@ class BelievedStepTime(StepTimeSection, defer_build=True):
 
 
 class StepsResource(Fields):
-    """The limits that a step time model sets on the load of its backend. `step_s` is the predicted time of a step in
-    which all running requests decode; its limit `step_s_max` is the tightest TPOT target of the running requests, or
-    the knee of the throughput. `prefill_s` is the time of prompts that were sent and are not yet computed;
-    `budget_tokens` the prompt tokens that can be added.
+    """The limits that a step time model sets on the load of its backend. `step_s` is the predicted time, in seconds, of
+    a step in which all running requests decode. Its limit `step_s_max` is the tightest TPOT target of the running
+    requests, or the knee of the throughput. `prefill_s` is the time that the engine needs for prompts that were sent
+    and are not yet computed; `budget_tokens` is how many prompt tokens can be sent in addition.
     """
 
     step_s: float
@@ -55,8 +56,8 @@ class StepsResource(Fields):
 
 
 class BackendResource(StoredResource, BackendFields):
-    """The resource of a backend. `state`: by its health polls; `trouble`: why the last one failed. `step_time` is the
-    configured model, `step_time_now` the current one. Null: not known.
+    """A backend, with its settings and its present state. `state`: by its health polls; `trouble`: why the last poll
+    failed. `step_time` is the configured model, `step_time_now` the current one. Null: not known.
     """
 
     url: str

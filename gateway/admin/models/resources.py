@@ -45,7 +45,9 @@ class Fields(BaseModel):
 
 
 class StoredResource(Fields):
-    """Common fields of all stored resources. `origin`: declared in the file, made by the API, or both (overridden)."""
+    """Common fields of all stored resources. `origin`: declared in the configuration file, made by the API, or both
+    (the API's change overrides the file).
+    """
 
     id: str
     origin: Origin
@@ -80,13 +82,13 @@ class KeyChange(KeySection, defer_build=True):
 
 
 class Rotation(Fields):
-    """The rotation of a key. `overlap_s`: seconds for which the old key stays valid."""
+    """A request to replace a key by a new one. `overlap_s`: seconds for which the old key stays valid."""
 
     overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_S_MAX), BeforeValidator(whole)] = 86_400
 
 
 class KeyResource(StoredResource, KeySection, KeyHolder):
-    """A key. `last_used_on`: the last day (UTC) of the usage of a tenant's key; null: none is stored."""
+    """An API key. `last_used_on`: the last day (UTC) with usage of a tenant's key; null: there is none."""
 
     last_four: str
     last_used_on: str | None
@@ -105,8 +107,8 @@ class KeyMade(KeyResource):
 
 
 class UsageResource(Fields):
-    """The usage of one day (UTC). `cost` is by the price list of the model, as exact decimal text; null where it has no
-    price on that day.
+    """The usage of one day (UTC) by tenant, API key and model. `cost` is by the price list of the model, as exact
+    decimal text; null if the model had no price on that day.
     """
 
     day: str
@@ -122,9 +124,9 @@ class UsageResource(Fields):
 
 
 class UsageSumResource(Fields):
-    """The sum of many rows of usage. A part that it is not divided by is null; "" stands for usage without a group, key
-    or model. `cost` has all tokens but `unpriced_tokens`, whose models had no price on their day; null: none had one.
-    `key_label`: the label that the key has now.
+    """A sum of usage. It is of one period, group, tenant, key or model if the query divides by it; else that field is
+    null. "" stands for usage without a group, key or model. `cost` has all tokens but `unpriced_tokens`, whose models
+    had no price on their day; null: none had one. `key_label`: the label that the key has now.
     """
 
     period: str | None
@@ -150,9 +152,9 @@ class LastDayResource(Fields):
 
 
 class AuditResource(Fields):
-    """One change in the audit log. `replica` is the gateway at whose admin port it was made; null where that was not
-    recorded. `actor_label`: the label that the actor's key has now. `declared`: the entry in the present configuration
-    file, which a change overrides; null: it has none.
+    """One change in the audit log. `at`: seconds since 1970. `replica` is the gateway at whose admin port it was made;
+    null: not recorded. `actor_label`: the label that the actor's key has now. `declared`: the changed entry as the
+    configuration file has it at present; null: the file does not have it.
     """
 
     revision: int
@@ -193,8 +195,8 @@ class UsagePage(Page):
 
 
 class UsageDivided(Query):
-    """A query of summed usage. It is divided `by` group, tenant, key or model, and by `period`; null: not divided. The
-    other fields ask for a part of it.
+    """A query of sums of usage. `by` and `period` divide usage into several sums; null: no division. The other fields
+    select a part of the usage.
     """
 
     first_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
@@ -217,7 +219,9 @@ class UsageSumsPage(UsageDivided):
 
 
 class UsageExport(UsageDivided):
-    """A query of usage as a file. Days are UTC, both inclusive; today by default, with `by` or `period` this month."""
+    """A query of usage as a file. Days are UTC, both inclusive. The default is today; with `by` or `period`, it is this
+    month.
+    """
 
     format: Literal["csv", "parquet"] = "csv"
 
@@ -289,8 +293,8 @@ Declared = Annotated[Mapping[str, Mapping[str, JsonValue]], Field(default_factor
 
 
 class ResourceFile(Fields):
-    """The entries of a file: the fields of each entry, by kind and id. A field that is not given stays as it is; null
-    resets it to its default.
+    """The content of a file of registry entries: the fields of each entry, by kind and id. A field that is not given
+    stays as it is; null resets it to its default.
     """
 
     tiers: Declared

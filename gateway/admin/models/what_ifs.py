@@ -14,7 +14,7 @@ WEIGHTS_MAX = 1000
 
 
 class ChangedLimits(Fields):
-    """New limits of a tenant or group; null: no limit. A limit that is not named stays."""
+    """New limits of a tenant or group in a what-if; null: no limit. A limit that is not given stays."""
 
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
@@ -22,35 +22,35 @@ class ChangedLimits(Fields):
 
 
 class ChangedGroup(ChangedLimits):
-    """New settings of a group; null resets one to its default."""
+    """New settings of a group in a what-if; null resets one to its default."""
 
     tier: Name | None = None
     weight: Weight | None = None
 
 
 class ChangedTenant(ChangedGroup):
-    """New settings of a tenant; null resets one to its default."""
+    """New settings of a tenant in a what-if; null resets one to its default."""
 
     group: Name | None = None
 
 
 class ChangedTier(Fields):
-    """New settings of a tier; null resets one to its default."""
+    """New settings of a tier in a what-if; null resets one to its default."""
 
     weight: Weight | None = None
     reserve_ratio: Annotated[float, Field(ge=0, lt=1), BeforeValidator(not_bool)] | None = None
 
 
 class ChangedAlias(Fields):
-    """The new weights by which an alias divides its calls among its models, by model (`split`)."""
+    """The new weights in a what-if by which an alias divides its calls among its models: by model (`split`)."""
 
     split: Annotated[dict[ModelName, SplitWeight], Field(min_length=1, max_length=TARGETS_MAX)]
 
 
 class WhatIfChanges(Fields):
-    """The changes that a what-if simulates. `engines`: the number of added engines of the median pace, or of removed
-    ones (below 0). The other fields are settings that differ, by id. A changed split moves recorded calls of the
-    alias, with unchanged sizes, to the pool of another model.
+    """The changes that a what-if simulates. `engines` is the number of engines to add, each as fast as the median one;
+    below 0: to remove. The other fields are changed settings, by id. A changed `split` of an alias moves recorded
+    calls, with unchanged sizes, to the pool of another model.
     """
 
     engines: Annotated[int, Field(ge=-ENGINES_MAX, le=ENGINES_MAX), BeforeValidator(whole)] = 0
@@ -61,9 +61,9 @@ class WhatIfChanges(Fields):
 
 
 class SessionsAsked(Fields):
-    """The changes that a what-if makes for sessions of agents. Each engine's KV pool is `kv_scale` times as large.
+    """The changes that a what-if makes for sessions of agents. Each engine's KV pool is made `kv_scale` times as large.
     `held`: whether turns wait while their contexts do not fit (null: as configured). `room_ratio`: the part of the KV
-    pool that contexts may have (null: it is learnt).
+    pool that contexts may take, from 0 to 1 (null: it is learnt).
     """
 
     kv_scale: Annotated[float, Field(ge=0.1, le=10.0), BeforeValidator(not_bool)] = 1.0
@@ -72,9 +72,9 @@ class SessionsAsked(Fields):
 
 
 class WhatIfAsked(Fields):
-    """A request for a what-if, with the settings that differ from the recorded ones: the fairness `policy`, the
-    `weights` of tenants, and `sessions` and `changes`. `policy` is NAME or NAME:PARAMETER=VALUE,..., as `fairlead
-    simulate run` takes it. `pool` null: the pool with most calls.
+    """A request for a what-if: a simulation of the calls of the last `minutes`, with other settings. These are the
+    fairness `policy`, the `weights` of tenants, `sessions` and `changes`. `policy` is NAME or NAME:PARAMETER=VALUE,...,
+    as `fairlead simulate run` takes it. `pool` null: the pool with most calls.
     """
 
     policy: Annotated[str, Field(pattern=POLICY_PATTERN)] | None = None

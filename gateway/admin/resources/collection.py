@@ -45,9 +45,9 @@ CONFLICTS = "It goes not together with what is there, or only the configuration 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionModels:
-    """The data models that the admin API uses for one kind of stored entry. An entry is created by `made` with its id,
-    or by `whole` without. `fields` is for patches, `shown` for one entry, `listed` for a page of entries. Fields of
-    `whole` that are not in `fields` cannot be changed.
+    """The data models of one kind of stored entry in the admin API. `made` is the body that creates an entry, with its
+    id; `whole` is the body of a PUT, which has the id in its path. `fields` is for patches, `shown` for one entry in a
+    response, `listed` for a page of entries. Fields of `whole` that are not in `fields` cannot be changed.
     """
 
     made: type[BaseModel]
@@ -72,9 +72,9 @@ def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryScope:
-    """The rights of a group's administrator to entries of one kind. Every caller is checked; only administrators of
-    groups are limited. An administrator sees the entries that `sees` allows. With `changes`, `name` checks the name of
-    an entry and `give` its values; a PUT leaves the fields `keeps` unchanged.
+    """The rights of a group's administrator to entries of one kind: `sees` returns whether a caller sees an entry. If
+    `changes` is set, the administrator may change entries: `name` checks the name of a new entry, and `give` the
+    values. A PUT leaves the fields `keeps` unchanged. Callers that administer no group are not limited.
     """
 
     sees: Callable[[Caller, Entry], bool]
@@ -105,9 +105,9 @@ FOR_NO_GROUP = EntryScope(sees=lambda caller, _entry: caller.group is None, read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """The routes of the admin API for one kind of stored entry. Callers of `role` may create, change and delete;
+    """The routes of the admin API for one kind of stored entry. Callers of `role` may create, change and delete.
     `check` raises AdminProblem for a body that may not be created; it gets the body and the part of the request that
-    has it. `show` None: an entry is shown with the fields of its section.
+    has it. `show` makes the model of an entry for a response; None: it is the fields of the entry's section.
     """
 
     kind: str

@@ -10,7 +10,9 @@ from gateway.steering.demo import FLOOD, QUIET, Demo
 
 
 class DemoResource(Fields):
-    """The state of the demo. `ends_at`: seconds since 1970. `tenants`: the quiet tenant, and the tenant that floods."""
+    """The state of the demo. `ends_at`: seconds since 1970. `tenants`: the names of the quiet tenant, and of the tenant
+    that makes many calls.
+    """
 
     tenants: list[str]
     ends_at: int

@@ -30,8 +30,8 @@ SEPARATOR = "/"
 
 @dataclass(frozen=True, slots=True)
 class GroupScope:
-    """The rights of groups' administrators: which of the registry's present entries each may see and change. Callers
-    that administer no group are not limited here.
+    """The rights of groups' administrators: which registry entries each of them may see and change. Callers that
+    administer no group are not limited here.
     """
 
     registry: Registry

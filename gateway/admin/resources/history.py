@@ -34,8 +34,8 @@ SINGULAR: Final = {"tenants": TENANT, "groups": GROUP}
 
 
 class HistoryAsked(Query):
-    """A query of the history. `of` is pool:NAME, or tier, group, tenant or backend in place of pool. A step is 10 s up
-    to an hour, and a minute above.
+    """A query of the history. `of` is KIND:NAME, where KIND is pool, tier, group, tenant or backend. The values are per
+    10 s for a `range` up to an hour, and per minute for a longer one.
     """
 
     of: Annotated[str, Field(pattern=HISTORY_PATTERN)]

@@ -34,8 +34,8 @@ RATES_MAX = 100_000  # tenants; beyond that all rates are dropped and measured a
 
 
 class Reserve(Fields):
-    """The capacity that is kept for a tier. It comes from the tier's `reserve_ratio`, or it is the free capacity that
-    the tier needs, as the gateway has learned, if that is more.
+    """The capacity of a backend that is reserved for a tier, in sequences and KV tokens. It is set by the tier's
+    `reserve_ratio`, or by the free capacity that the tier needs, as the gateway has learned, if that is more.
     """
 
     sequences: int
@@ -43,8 +43,8 @@ class Reserve(Fields):
 
 
 class BackendState(Fields):
-    """The state of one backend. `steps` null: no step time model limits the backend. `foreign_*`: external load.
-    `reserves` are by tier.
+    """The state of one backend. `steps` null: no step time model limits the backend. `foreign_*` is the load by clients
+    that do not use this gateway. `reserves` are by tier.
     """
 
     available: bool
@@ -59,8 +59,8 @@ class BackendState(Fields):
 
 
 class TierState(Fields):
-    """The state of one tier. `slack_s_min`: the time until the next token of its most urgent request is due; null: no
-    request has an envelope.
+    """The state of one tier in a pool. `slack_s_min`: the seconds until the next token of its most urgent request is
+    due; null: no request has an SLO envelope (latency targets).
     """
 
     queued_requests: int
@@ -70,7 +70,9 @@ class TierState(Fields):
 
 
 class RequestState(Fields):
-    """A request with an envelope. It is queued if `backend` is null; `slack_s` below 0: it is late."""
+    """A request with an SLO envelope (latency targets). `backend` null: it is queued. `slack_s`: the seconds until its
+    next token is due; below 0: it is late.
+    """
 
     request: str
     tenant: str
@@ -93,7 +95,7 @@ class PoolState(Fields):
 
 
 class LiveState(Fields):
-    """The state of all pools, and whether the store takes changes."""
+    """The state of all pools, and whether the store accepts changes at present."""
 
     store_available: bool
     pools: list[PoolState]
@@ -102,9 +104,9 @@ class LiveState(Fields):
 class TenantStateResource(Fields):
     """The state of one tenant in one pool.
 
-    `service` is the service charged since start, in service units (a price per token); `service_per_s` its recent rate.
-    `rank` orders the tenants of a tier, least first; `key` is its old name. `slack_s_min` is the slack of the tenant's
-    most urgent request, queued or running.
+    `service` is the service charged since start: tokens times their prices, in service units; `service_per_s` is its
+    recent rate. `rank` orders the tenants of a tier, least first; `key` is its old name. `slack_s_min` is the least
+    slack of the tenant's requests: the seconds until the next token is due.
     """
 
     pool: str
@@ -125,8 +127,8 @@ class TenantStateResource(Fields):
 class BudgetState(Fields):
     """The state of one budget of a key, a tenant or a group: its limit, and the used, reserved and remaining amounts.
     `key` is "" for the budget of a whole tenant; a group's budget has `group`, and its `tenant` is "". Amounts of cost
-    are text, in the currency of the price lists. `used` is by calls that have ended, at all gateways that share the
-    state; `reserved` is for calls that are queued or running. `renewed_at`: seconds since 1970.
+    are text, in the currency of the price lists. `used` is by ended calls at all gateways that share the state;
+    `reserved` is for queued and running calls. `renewed_at`: when the budget is renewed, in seconds since 1970.
     """
 
     tenant: str
@@ -166,7 +168,7 @@ class BudgetStates(ResourceList):
 
 
 class Rates:
-    """The recent growth rates of counters, by name. Mutable."""
+    """The recent growth of counters per second, by counter. Mutable."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[float, float, float]] = {}  # time, amount, rate

@@ -47,8 +47,8 @@ class PreviewedTier(TierSection, defer_build=True):
 
 
 class PreviewAsked(Fields):
-    """A request for a preview: edits of tenants, groups and tiers, by id. `pool` is the pool to preview; null: all
-    pools.
+    """A request to preview edits, by id, of tenants, groups and tiers: how the shares of service would change. `pool`
+    null: all pools.
     """
 
     pool: ModelName | None = None
@@ -58,8 +58,8 @@ class PreviewAsked(Fields):
 
 
 class PreviewResource(Fields):
-    """The shares in each pool before and after an edit, by pool name. Tenants that were idle for 15 minutes are left
-    out.
+    """The shares of service in each pool before and after an edit, by pool name. Tenants that were idle for 15 minutes
+    are left out.
     """
 
     pools: dict[str, PoolPreview]

@@ -41,11 +41,11 @@ class PhasesResource(Fields):
 
 
 class WaitResource(Fields):
-    """The reason why a request is queued, as a `reason` and as a sentence.
+    """The reason why a request is queued, as a `reason` and as a sentence (`text`).
 
-    `ahead`: the tenant that is next; null: its own tenant is next, or the order is not why it waits. `ahead_requests`:
-    how many requests of its own tenant are queued before it. `start_s`: the predicted seconds until it is sent, by
-    these requests and by the recent pace of its tenant's queue; null: there is no forecast.
+    `ahead`: the tenant whose request is next; null: its own tenant is next, or the order is not why it waits.
+    `ahead_requests`: how many requests of its own tenant are queued before it. `start_s`: in how many seconds it will
+    be sent, as predicted from these requests and the recent pace of its tenant's queue; null: there is no forecast.
     """
 
     reason: Wait
@@ -116,7 +116,7 @@ class RequestList(ResourceList):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRoutes:
-    """The admin routes of single requests."""
+    """The admin routes that list, show and cancel single requests."""
 
     registry: Registry
     requests: AllRequests

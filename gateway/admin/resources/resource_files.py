@@ -26,7 +26,7 @@ UNPROCESSABLE = 422
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceFileRoutes:
-    """The admin routes of files of resources."""
+    """The admin routes that apply a file of registry entries, and list the entries as such a file has them."""
 
     registry: Registry
     collections: Mapping[str, Collection]

@@ -24,13 +24,15 @@ ROLE_NAMES: dict[Role, RoleName] = {
 
 
 class OneTimeToken(Fields):
-    """The token of a one-time link (`once`): the part after #once= in the page's address."""
+    """The request to sign in by a one-time link. `once` is the token in the link: the part after #once= in the page's
+    address.
+    """
 
     once: Annotated[str, Field(min_length=1, max_length=FIRST_KEY_CHARS_MAX)]
 
 
 class SessionResource(Fields):
-    """A session after signing in. `expires_at`: seconds since 1970."""
+    """A new session at the admin port, after signing in: its key and its role. `expires_at`: seconds since 1970."""
 
     key: str
     role: RoleName
@@ -38,8 +40,8 @@ class SessionResource(Fields):
 
 
 class CallerResource(Fields):
-    """The caller of a request. `name` is its name in the audit log, `label` that of its key, `group` the group
-    that it administers.
+    """The caller that sent a request. `name` is its name in the audit log, `label` the label of its key, `group` the
+    group that it administers.
     """
 
     name: str
