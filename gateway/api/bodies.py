@@ -36,7 +36,7 @@ UsageOptions = Mapping[str, Any]
 
 
 class UpstreamBody(Protocol):
-    """The body of a call in the form in which it is sent to a backend."""
+    """The interface of a call's body in the form in which it is sent to a backend."""
 
     @property
     def content_type(self) -> str: ...
@@ -49,7 +49,7 @@ class UpstreamBody(Protocol):
 
 
 class Body(Protocol):
-    """The body of a call in the form in which the client sent it."""
+    """The interface of a call's body in the form in which the client sent it."""
 
     @property
     def values(self) -> dict[str, Any]: ...
@@ -105,7 +105,7 @@ def check_content_type(content_type: str) -> None:
 
 @dataclass(slots=True)
 class JsonBody:
-    """A JSON body: its bytes, and the parsed object."""
+    """The JSON body of a client's call: its bytes (`raw`), and the parsed object. A Body."""
 
     raw: bytes | bytearray
     values: dict[str, Any]
@@ -136,7 +136,7 @@ class JsonBody:
 
 @dataclass(slots=True)
 class UpstreamJson:
-    """A JSON body to forward."""
+    """The JSON body of a call for a backend. An UpstreamBody."""
 
     data: bytes | bytearray
     options: UsageOptions | None
@@ -157,7 +157,7 @@ class UpstreamJson:
 
 @dataclass(frozen=True, slots=True)
 class FormBody:
-    """A multipart form, as the client sent it."""
+    """The multipart form of a client's call. A Body."""
 
     form: Form
 
@@ -180,7 +180,7 @@ class FormBody:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamForm:
-    """A multipart form to forward."""
+    """The multipart form of a call for a backend, with changed fields. An UpstreamBody."""
 
     form: Form
     changes: Mapping[str, str | None]

@@ -41,9 +41,9 @@ INPUTS_MAX: Final = 2048  # as many as OpenAI's embeddings take
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """The limits on the size of one call. The limits are `n` or `best_of`, prompts per call, inputs per call that
-    generates nothing, tokens per choice, and alternatives listed per token (logprobs). `xargs_allowed`: the engine
-    arguments that a call may give; None: all but the reserved ones.
+    """The limits on the size of one call. They are on `n` and `best_of`, prompts per call, inputs per call that
+    generates nothing, output tokens per choice, and alternatives listed per token (log probabilities). `xargs_allowed`:
+    the engine arguments that a client may set; None: all but the reserved ones.
     """
 
     output_tokens_max: int

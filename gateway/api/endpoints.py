@@ -35,7 +35,7 @@ MODEL_NAME: Final = r"[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f/]"  # in a path; the gate
 
 
 class ChargeRule(StrEnum):
-    """The rule for what a call costs its tenant."""
+    """The rule for what a tenant is charged for a call."""
 
     USAGE = "usage"  # prompt and output tokens, as they pass
     PROMPT = "prompt"  # prompt tokens alone: nothing is generated
@@ -45,8 +45,9 @@ class ChargeRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyShape:
-    """The rules for reading the prompt and the output limit from a body. The first of `output_fields` that is set
-    counts. `usage_options`: the body takes `stream_options`, by which a stream is asked to report usage.
+    """The rules for reading the prompt and the limit of output tokens from a JSON body. `output_fields` are the names
+    of the limit: the first one that is set counts. `usage_options`: the body takes `stream_options`, by which a stream
+    is asked to report usage.
     """
 
     prompt: Callable[[dict[str, Any]], Prompt]
@@ -57,8 +58,8 @@ class BodyShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Endpoint:
-    """An endpoint: one path of the API, and how its calls are read and answered. A path with "{id}" matches every id;
-    one with "{model}" every model name, even with slashes. `shape` is set where the body is queued.
+    """One path of the data port's API, and how its calls are read and answered. A path with "{id}" matches every id;
+    one with "{model}" every model name, even with slashes. `shape` is set if calls have a prompt and are queued.
     """
 
     path: str

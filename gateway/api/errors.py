@@ -30,7 +30,7 @@ class Api(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
-    """A complete response that the gateway writes itself; `body` is JSON."""
+    """A response that the gateway itself writes as a whole; `body` is JSON."""
 
     status: int
     body: bytes
@@ -39,8 +39,8 @@ class WholeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error response, independent of the API. `type` and `code` are OpenAI's terms, `param` is the field that is
-    wrong, `limit` the limit that the caller exceeds.
+    """An error response, before it is written in the format of the called API. `type` and `code` are OpenAI's terms,
+    `param` is the field that is wrong, `limit` the limit that the caller exceeds.
     """
 
     status: int
@@ -53,7 +53,7 @@ class Problem:
 
 
 class ProblemError(Exception):
-    """An error: the gateway answers a call with an error response of its own, this Problem. `reason` is for the log."""
+    """An error: the gateway itself answers a call with an error response, `problem`. `reason` is for the log."""
 
     def __init__(self, problem: Problem, reason: str | None = None) -> None:
         super().__init__(problem.message)

@@ -139,8 +139,9 @@ CacheIsolation = Literal["none", "tier", "tenant"]
 
 
 class CacheSalts:
-    """The salts for the prefix caches of backends: only prompts with the same salt share cached prefixes. A salt cannot
-    be guessed without the secret, and no salt of a client yields the salt of another tenant or tier.
+    """The maker of `cache_salt` values for calls: a backend shares cached prefixes only among prompts with one salt. A
+    salt cannot be guessed without the secret, and a client's own salt never leads to the salt of another tenant or
+    tier.
     """
 
     def __init__(self, isolation: CacheIsolation, secret: bytes) -> None:

@@ -47,10 +47,11 @@ Piece = str | bytes
 
 @dataclass(slots=True)
 class Prompt:
-    """The text of all `prompts` in a call; its first `leading_bytes` belong to the first prompt.
+    """The text of all prompts of a call (`prompts` is their number); its first `leading_bytes` bytes belong to the
+    first prompt.
 
-    The text is `pieces`, joined by `between`: most calls need only its size and its beginning, and a joined copy would
-    cost as much memory again. `token_ids` is the exact number of tokens where the prompt came as token ids, else None.
+    The text is `pieces`, joined by `between`. Most calls need only its size and its beginning, and a joined copy would
+    cost as much memory again. `token_ids` is the exact number of tokens if the prompt came as token ids, else None.
     `repeated_bytes` of the text are read more than once (a query before each of its documents).
     """
 

@@ -60,8 +60,8 @@ class _Ratio:
 
 
 class LearntPromptTokens:
-    """An estimator of prompt tokens: the tokens per byte of each tenant and model, learnt from the usage that backends
-    report. Mutable. Only the `RATIOS_MAX` pairs seen last are kept.
+    """An estimator of the number of prompt tokens, by the size in bytes. It learns the tokens per byte of each pair of
+    tenant and model from the usage that backends report. Mutable. Only the `RATIOS_MAX` pairs seen last are kept.
     """
 
     def __init__(self, ratios_max: int = RATIOS_MAX) -> None:
@@ -102,7 +102,7 @@ class LearntPromptTokens:
 
 
 class ExactPromptTokens:
-    """A counter of prompt tokens by one encoding, for deployments whose models share a vocabulary."""
+    """A counter of prompt tokens by one tiktoken encoding, for deployments whose models share a vocabulary."""
 
     def __init__(self, encoding: "tiktoken.Encoding") -> None:
         self._encoding = encoding
@@ -120,8 +120,8 @@ class ExactPromptTokens:
 
 
 class OutputTokens:
-    """A counter of output tokens, for answers whose tokens the backend does not count. It is exact where an encoding is
-    configured, and else estimates by the ratio learnt from prompts.
+    """A counter of output tokens, for answers whose usage the backend does not report. It is exact if a tiktoken
+    encoding is configured; else it estimates by the tokens per byte learnt from prompts.
     """
 
     def __init__(self, learnt: LearntPromptTokens, exact: ExactPromptTokens | None) -> None:
@@ -149,7 +149,7 @@ class OutputTokens:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """A parsed tiktoken ranks file: the merges, and the file's SHA-256 in hex."""
+    """A parsed ranks file of tiktoken: the rank of each token (`merges`), and the file's SHA-256 in hex."""
 
     merges: dict[bytes, int]
     sha256: str

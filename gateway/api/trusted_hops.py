@@ -17,7 +17,7 @@ Networks = tuple[IPv4Network | IPv6Network, ...]
 
 
 class TrustedHops:
-    """The networks of the proxies whose X-Forwarded-For is believed."""
+    """The finder of a client's address behind proxies. It believes X-Forwarded-For only from these networks."""
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
         self._networks = tuple(networks)
