@@ -32,14 +32,16 @@ def group_of(holder: Holder) -> str:
 
 
 class Unit(StrEnum):
-    """The unit that a budget is counted in."""
+    """The unit in which a budget is counted: tokens, or money."""
 
     TOKENS = "tokens"
     COST = "cost"
 
 
 class BudgetLimits(NamedTuple):
-    """A holder's budgets per day and month: the most tokens, and the highest cost in picos; None: no limit."""
+    """The budgets of one holder (a tenant, a key or a group) per day and month: tokens, and cost in picos (10^-12 of
+    the currency's unit). None: no limit.
+    """
 
     day: int | None = None
     month: int | None = None
@@ -65,7 +67,7 @@ LIMIT_KINDS: Mapping[tuple[Unit, Period], LimitKind] = {
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """The use of one budget in its present period, in tokens, or in picos (10^-12 of a currency's unit) of money."""
+    """The use of one budget in its present period, in tokens, or in picos (10^-12 of the currency's unit)."""
 
     holder: Holder
     unit: Unit
@@ -83,7 +85,9 @@ class BudgetUse:
 
 @dataclass(slots=True)
 class BudgetTally:
-    """The amounts that one holder has spent this month, in one unit. Mutable."""
+    """The amounts that one holder of budgets has spent this month, in one unit (tokens or picos), by day and writer.
+    Mutable.
+    """
 
     days: dict[str, dict[str, int]] = field(default_factory=dict)  # by writer
     month: str = ""
@@ -130,7 +134,7 @@ class BudgetTally:
 
 @dataclass(slots=True)
 class BudgetAccount:
-    """The account of one holder of budgets: its limits and its spending. Mutable."""
+    """The account of one holder of budgets (a tenant, a key or a group): its limits and its spending. Mutable."""
 
     limits: BudgetLimits
     tallies: dict[Unit, BudgetTally] = field(default_factory=dict)  # of the units that have a limit
@@ -139,8 +143,8 @@ class BudgetAccount:
 
 
 class Amounts:
-    """A converter of usage and of calls into amounts of a budget, by the present price lists. A model without a price
-    costs nothing.
+    """A converter of usage into amounts of a budget (tokens, or picos of money), by the present price lists. A model
+    without a price costs nothing.
     """
 
     def __init__(self, prices: PriceBook, today: Callable[[], str]) -> None:

@@ -30,14 +30,16 @@ BUDGETED = ("groups", "tenants", "keys")
 
 
 class Overrun(NamedTuple):
-    """A budget that a call does not fit into, and the seconds until it resets."""
+    """The answer to a call that does not fit into a budget: which budget it is, and the seconds until it is renewed."""
 
     wait_s: float
     period: LimitKind
 
 
 class BudgetClaim(NamedTuple):
-    """A call that asks for room in the budgets of its tenant and key."""
+    """A call's claim for room in the budgets of its tenant, its group and its key: its prompt tokens, and its expected
+    output tokens.
+    """
 
     tenant: str
     key: str

@@ -25,8 +25,9 @@ GONE_S: Final = 3.0  # a process that tells nothing for so long reserves nothing
 
 
 class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
-    """The report of one process on its spending and reservations (`BudgetLedger.spent_here`). It covers all holders if
-    `is_whole`, otherwise the holders that its `claims` are for. Costs are by the prices of version `priced_by`.
+    """The report of one process on its spending and reservations (`BudgetLedger.spent_here`), with new claims of its
+    calls. It covers all holders of budgets if `is_whole`, otherwise only the holders that the claims are for. Costs are
+    by the prices of version `priced_by`.
     """
 
     member: str
@@ -39,9 +40,9 @@ class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BudgetSums(msgspec.Struct, frozen=True, array_like=True):
-    """The leader's answer to the budget report of a process: the spending and reservations of all other processes. It
-    covers the same holders as the report; `spent` is by writer. `overruns` has one answer to each claim of the report;
-    None grants the claim. Costs are by the prices of version `priced_by`.
+    """The leader's answer to a BudgetReport: the spending (by writer) and the reservations of all other processes, for
+    the holders that the report covers. `overruns` has one answer to each claim of the report; None grants the claim.
+    Costs are by the prices of version `priced_by`.
     """
 
     priced_by: str
@@ -57,8 +58,8 @@ _SUMS: Final = msgspec.json.Decoder(BudgetSums)
 
 
 class BudgetClaims:
-    """The claims of one process on the budgets of all processes. It claims room for its own calls; while it leads, it
-    decides on the claims of all processes. Mutable.
+    """The admission of calls to budgets that several processes share. A follower asks the leader for each of its calls;
+    the leader decides for all processes. Mutable.
     """
 
     def __init__(self, budgets: Budgets, writer: str, others: Others) -> None:

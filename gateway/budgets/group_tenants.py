@@ -13,7 +13,7 @@ MEMBERS_BYTES = 8  # of a hash of a group's tenants
 
 
 class GroupTenants:
-    """The group of each tenant that has one. Mutable."""
+    """A table of the group of each tenant that has one, as budgets count them. Mutable."""
 
     def __init__(self) -> None:
         self.group_of: dict[str, str] = {}  # by tenant, to read only

@@ -29,7 +29,7 @@ NOTHING_RESERVED: Reserved = (0, 0)
 
 
 class BudgetLedger:
-    """The accounts of all holders of budgets at one gateway, and the groups of tenants that share them. Mutable."""
+    """The accounts of all holders of budgets (tenants, keys and groups) at one gateway. Mutable."""
 
     def __init__(self, book: UsageBook, amounts: Amounts, priced_by: str) -> None:
         self.accounts: dict[Holder, BudgetAccount] = {}

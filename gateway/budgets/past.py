@@ -23,7 +23,9 @@ _Sums = defaultdict[Any, Any]
 
 
 class PastSpending:
-    """A reader of past usage, which brings the budget ledger of one gateway up to date. Mutable."""
+    """A reader of past usage from the store, for the budget ledger: usage of earlier processes and of other gateways.
+    Mutable.
+    """
 
     def __init__(
         self,

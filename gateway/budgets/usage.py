@@ -43,7 +43,9 @@ class _UsageRow:
 
 
 class UsageBook:
-    """The usage that this process has counted and writes to the store. Mutable; used on one loop."""
+    """The requests and tokens that this process has counted, by tenant, key, model and day. It writes them to the
+    store. Mutable; used on one loop.
+    """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""

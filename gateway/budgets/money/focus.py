@@ -17,7 +17,7 @@ from gateway.store.base import Totals, UsageKey
 
 
 class ColumnKind(Enum):
-    """The type of the values in a column of a cost report."""
+    """The type of the values in a column of a cost report (FOCUS)."""
 
     TEXT = "text"
     COST = "cost"  # a decimal of at most 12 places, in the billing currency

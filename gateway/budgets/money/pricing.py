@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class TokenPrices(NamedTuple):
-    """The prices of one token, in picos (config/amounts.py)."""
+    """The prices of one prompt token, cached prompt token and output token, in picos (10^-12 of the currency)."""
 
     prompt: int
     cached: int

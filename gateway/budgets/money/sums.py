@@ -43,8 +43,8 @@ COLUMNS: Final[Mapping[str, ColumnKind]] = {
 
 
 class SumKey(NamedTuple):
-    """The key of a sum of usage: the period, group, tenant, key and model whose usage it adds up. A part that usage is
-    not divided by is None. "" stands for usage without a group, key or model.
+    """The key of a sum of usage: the period, group, tenant, API key and model whose usage is summed. None: the sum
+    covers all of them. "": usage without a group, key or model.
     """
 
     period: str | None = None
@@ -56,7 +56,7 @@ class SumKey(NamedTuple):
 
 @dataclass(slots=True)
 class UsageSum:
-    """The sum of many rows of usage. Mutable."""
+    """A sum of usage rows: requests, tokens and cost. Mutable."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -90,8 +90,8 @@ class UsageSum:
 
 @dataclass(frozen=True, slots=True)
 class UsageDivision:
-    """A query for sums of usage. Usage is divided by `by` and `period`. The other fields select the usage of one group,
-    tenant, key and model (None: any).
+    """A query for sums of usage. `by` ("group", "tenant", "key" or "model") and `period` ("day" or "month") say what
+    each sum is for. The other fields select the usage of one group, tenant, key and model (None: any).
     """
 
     by: str | None

@@ -23,7 +23,7 @@ PROCESS_BYTES = 8
 
 
 class Claimed(Enum):
-    """The result of trying to claim a notice."""
+    """The result of trying to claim a notice: it is this process's, another process's, or was sent before."""
 
     MINE = "mine"
     THEIRS = "theirs"
@@ -31,8 +31,8 @@ class Claimed(Enum):
 
 
 class NoticeClaims:
-    """The claims of processes on notices, as documents of the store: each notice is sent by one process. Mutable; used
-    on one loop.
+    """The claims of processes on notices about budgets, as documents of the store. Each notice is sent by the process
+    that has claimed it. Mutable; used on one loop.
     """
 
     def __init__(self, store: Store, *, replica: str, clock: Callable[[], float], place: str = "") -> None:

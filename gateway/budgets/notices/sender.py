@@ -42,7 +42,9 @@ class _Pending:
 
 
 class NoticeSender:
-    """The sender of notices to the webhook. Mutable; used on one loop."""
+    """The sender of notices about budgets to the webhook. It retries a notice that was not accepted. Mutable; used on
+    one loop.
+    """
 
     def __init__(
         self,

@@ -24,7 +24,9 @@ GROUPS_SHOWN_MAX = 200  # as metrics.tenants_max is by default
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notice that a budget has reached a threshold, in percent. `start` is the first day of its period."""
+    """A notice that a budget's use has reached `threshold` percent of its limit. `start` is the first day of the
+    budget's period.
+    """
 
     use: BudgetUse
     start: str

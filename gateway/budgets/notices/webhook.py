@@ -28,11 +28,11 @@ TIMEOUT_S: Final = 10.0
 
 
 class WebhookFailed(Exception):  # noqa: N818 - named as what happened
-    """An error: the webhook did not accept the document, or it is not known whether it did."""
+    """An error: the webhook did not accept the sent document, or its answer is missing."""
 
 
 class Webhook:
-    """A webhook: it sends documents to one URL. Call `close` at the end."""
+    """A client of the operator's webhook: it sends JSON documents to one URL. Call `close` at the end."""
 
     def __init__(self, url: str, secrets: Sequence[bytes], *, tls: ssl.SSLContext | None = None) -> None:
         self._url = url
