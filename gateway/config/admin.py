@@ -18,8 +18,8 @@ PRIVATE_NETWORKS: tuple[IPv4Network | IPv6Network, ...] = (
 
 
 class Admin(Section):
-    """The settings of the admin port. `key_file` holds the first key, for the role admin; it is generated if
-    missing.
+    """The settings of the admin port. `key_file` holds the first API key, which has the role admin; the gateway
+    generates a missing one.
     """
 
     enabled: bool = False

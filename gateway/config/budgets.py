@@ -32,8 +32,8 @@ def _url(value: str) -> str:
 
 
 class WebhookSection(Section):
-    """The webhook that receives notices about budgets. `secret_file` has the secrets that sign requests, one a line;
-    the first lines sign, too, while a receiver changes to the last.
+    """The webhook that receives notices about budgets. `secret_file` has the secrets that sign requests, one a line.
+    All of them sign each request, so that a receiver can change to a new secret at any time.
     """
 
     url: Annotated[str, Field(json_schema_extra={"pattern": "^https?://"}), AfterValidator(_url)]
@@ -46,8 +46,8 @@ class WebhookSection(Section):
 
 
 class BudgetsSection(Section):
-    """The notices about budgets. `thresholds`: percents of a budget at which a notice is sent, once per budget and
-    period.
+    """The settings of notices about budgets. `thresholds` are percents of a budget. When its use reaches one, a notice
+    is sent, once per period of the budget.
     """
 
     thresholds: Annotated[tuple[Percent, ...], Field(max_length=THRESHOLDS_MAX)] = (50, 80, 100)

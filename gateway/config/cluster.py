@@ -19,19 +19,21 @@ def _address(value: str) -> str:
 
 
 class ClusterTls(ServerTls):
-    """The TLS files for connections between gateways. Each side shows `cert_file`. It trusts the certificates that
-    `ca_file` has signed and that have one of the names of `cert_file`.
+    """The TLS files for connections between gateways that share an order. Each side shows the certificate in
+    `cert_file`. It trusts a peer's certificate if a CA in `ca_file` has signed it, and it has one of the names in
+    `cert_file`.
     """
 
     ca_file: Path
 
 
 class ClusterSection(Section):
-    """The settings of the order that several gateways share. `enabled` None: where state.redis is set.
+    """The settings of the order that several gateways share. `enabled` None: they share one if state.redis is set.
 
-    `host` None: the local address by which Redis is reached; `port` 0: any free one; `advertise` None: host and port as
-    bound. `name` None: the host's name and chance. `secret_file`: one secret a line; the first issues certificates,
-    those of all are accepted. None: derived from that of API keys.
+    `host` None: the local address by which Redis is reached; `port` 0: any free one; `advertise`, the address for other
+    gateways, None: host and port as bound. `name` None: the host's name and a random part. `secret_file` has one secret
+    a line: the first one issues certificates, and certificates by any of them are accepted. `secret_file` None: the
+    secret is derived from that of API keys.
     """
 
     enabled: bool | None = None

@@ -75,7 +75,9 @@ _PATH = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){1,8}")
 
 
 class Config(BaseSettings):
-    """All settings of the gateway. An empty configuration is valid: the embedded engine, open to all keys."""
+    """All settings of the gateway. An empty configuration is valid: the gateway then serves its embedded engine, to any
+    API key.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,

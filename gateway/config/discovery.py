@@ -26,9 +26,9 @@ PortName = Annotated[str, Field(pattern=PORT_NAME_PATTERN)]
 
 
 class Discovery(Section):
-    """The settings of a discovery source of backends. It finds the servers behind a host name (`dns`), or behind the
-    Kubernetes services whose EndpointSlices have labels (`kubernetes`, a selector; `namespace` None: the gateway's
-    own). Each is a backend with the settings of `backend`.
+    """The settings of one source from which backends are discovered: the servers behind a host name (`dns`), or behind
+    the Kubernetes services whose EndpointSlices match a label selector (`kubernetes`; `namespace` None: the gateway's
+    own). Each server becomes a backend with the settings in `backend`.
     """
 
     dns: Annotated[str, AfterValidator(_host)] | None = None

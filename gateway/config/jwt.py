@@ -35,8 +35,8 @@ Claim = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_name
 
 
 class Issuer(Section):
-    """The settings of an identity provider. `jwks_url` None: found by OpenID Connect Discovery. A nested claim is
-    written a.b.
+    """The settings of an identity provider, whose tokens are accepted. `jwks_url` is where its keys are; None: found by
+    OpenID Connect Discovery. A nested claim is written a.b.
     """
 
     issuer: Url
@@ -47,15 +47,16 @@ class Issuer(Section):
 
 
 class TenantIssuer(Issuer):
-    """The settings of an identity provider of the data port. `tenant_claim` names the tenant."""
+    """The settings of an identity provider of the data port. The claim `tenant_claim` of a token names the tenant."""
 
     tenant_claim: Claim = "tenant"
 
 
 class SignInClient(Section):
-    """The gateway as a client of an identity provider (OpenID Connect, code flow with PKCE). `page_url` is where
-    browsers open the page; its path `/oidc/callback` is to be registered at the provider. Without a
-    `client_secret_file` it is a public client. `scopes` are asked for besides openid.
+    """The settings of browser sign-in at the admin port by an identity provider (OpenID Connect, code flow with PKCE).
+    `page_url` is where browsers open the page; its path `/oidc/callback` is to be registered at the provider. Without a
+    `client_secret_file`, the gateway is a public client. `scopes` are asked for besides openid. `label` is the
+    provider's name on the page.
     """
 
     client_id: Annotated[str, Field(min_length=1, max_length=256)]
@@ -66,9 +67,9 @@ class SignInClient(Section):
 
 
 class AdminIssuer(Issuer):
-    """The settings of an identity provider of the admin port: `role_claim` holds names that `roles` maps to roles. The
-    highest role counts. A group-admin's token names its group in `group_claim`. With `sign_in` the page offers to sign
-    in there.
+    """The settings of an identity provider of the admin port. The claim `role_claim` of a token has names that `roles`
+    maps to roles; the highest role counts. A group-admin's token names its group in the claim `group_claim`. If
+    `sign_in` is set, the page offers to sign in at this provider.
     """
 
     role_claim: Claim = "roles"
@@ -78,8 +79,8 @@ class AdminIssuer(Issuer):
 
 
 class Jwt(Section):
-    """The settings of tokens that are accepted beside keys: at the data port where auth.mode is keys, and at the admin
-    port.
+    """The identity providers whose tokens are accepted besides API keys: at the data port (where auth.mode is keys),
+    and at the admin port.
     """
 
     data: Annotated[tuple[TenantIssuer, ...], Field(max_length=ISSUERS_MAX)] = ()

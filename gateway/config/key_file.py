@@ -29,8 +29,8 @@ FIRST_KEY_CHARS_MIN, FIRST_KEY_CHARS_MAX = 32, 512  # of a key that the operator
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """An API key: one line of the key file. `hmac` is hex; `last_four` are the key's last characters, to recognize it
-    by.
+    """An API key as a line of the key file has it. `hmac` is the HMAC of the key in hex; `last_four` are the key's last
+    characters, by which its owner recognizes it.
     """
 
     tenant: str

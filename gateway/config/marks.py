@@ -13,7 +13,9 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """The mark of a setting for the page's forms: the label of its field, its unit, and an example value as YAML."""
+    """A mark on a setting that the page shows in a form: the label of its field, its unit, and an example value as
+    YAML.
+    """
 
     label: str
     unit: str = ""
@@ -22,15 +24,17 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The mark of a setting that is a budget: a limit per day or month, which is counted over restarts and renewed."""
+    """A mark on a setting that is a budget: a limit per day or month on tokens or cost. The use is stored, so that it
+    also counts after a restart.
+    """
 
     unit: Literal["tokens", "cost"]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimit:
-    """The mark of a setting that limits the queue. All groups share the queue, so a group's administrator leaves the
-    setting unchanged.
+    """A mark on a setting that limits a tenant's part of the queue. All groups share the queue, so a group's
+    administrator cannot change the setting.
     """
 
 

@@ -37,7 +37,7 @@ Currency = Annotated[str, AfterValidator(_currency), Field(json_schema_extra={"e
 
 
 class PricePeriod(Section):
-    """The prices of a model in one period, per million tokens. The period ends when a later period begins."""
+    """The prices of a model per million tokens, from `valid_from` until a later period begins."""
 
     valid_from: Annotated[
         date | None, Field(description="the day in UTC from which on they hold; default: always"), FormField("From")

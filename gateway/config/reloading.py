@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 class Reloading:
     """A watch on the configuration file of a gateway, which applies the file when it changes. Make it before the
-    gateway reads the file's settings. `has_failed`: the file, as last read, was not applied.
+    gateway reads the file's settings. `has_failed`: the newest content of the file was invalid, and was not applied.
     """
 
     def __init__(self, path: Path, config: Config, *, look_s: float = LOOK_S) -> None:

@@ -44,8 +44,8 @@ Ratio = Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)]
 
 
 class PolicySettings(Section):
-    """The settings of a policy: its name, and its parameters. `policy` is a name in the table of policies of its kind.
-    Policies with parameters have a subclass.
+    """The settings of one policy, such as the fairness policy: its name (`policy`), and its parameters. Policies with
+    parameters have a subclass.
     """
 
     policy: str
@@ -56,63 +56,65 @@ class PolicySettings(Section):
 
 
 class DeficitRoundRobinSettings(PolicySettings):
-    """The parameters of the fairness policy `drr`."""
+    """The parameters of the fairness policy `drr`, deficit round robin: the service that a tenant gets per round."""
 
     quantum_service: Positive = QUANTUM_SERVICE
 
 
 class SlackCounterSettings(PolicySettings):
-    """The parameters of the fairness policy `slack`."""
+    """The parameters of the fairness policy `slack`: `second_key` orders the requests of tenants that are at most
+    `slack_service` ahead.
+    """
 
     slack_service: Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(not_bool)] = SLACK_SERVICE
     second_key: Annotated[str, BeforeValidator(partial(read_choice_of, SECOND_KEYS))] = PREFIX
 
 
 class DeficitLongestPrefixSettings(PolicySettings):
-    """The parameters of the fairness policy `dlpm`."""
+    """The parameters of the fairness policy `dlpm`: the service that a tenant gets per refill."""
 
     quantum_service: Positive = REFILL_SERVICE
 
 
 class AgentTagsSettings(PolicySettings):
-    """The parameters of the fairness policy `justitia`."""
+    """The parameters of the fairness policy `justitia`: a pool's KV tokens, and its engines' steps per second."""
 
     kv_tokens: Positive = KV_TOKENS
     iterations_per_s: Positive = ITERATIONS_PER_S
 
 
 class TenantQuantileSettings(PolicySettings):
-    """The parameters of the prediction `quantile`."""
+    """The parameters of the prediction `quantile`: the predicted quantile of a tenant's recent output lengths."""
 
     quantile: Ratio = QUANTILE
 
 
 class MixtureOfExpertsSettings(PolicySettings):
-    """The parameters of the prediction `mixture`."""
+    """The parameters of the prediction `mixture`: the predicted quantile of the lengths of similar answers."""
 
     quantile: Ratio = MIXTURE_QUANTILE
 
 
 class NoisyOracleSettings(PolicySettings):
-    """The parameters of the prediction `noisy-oracle`."""
+    """The parameters of the prediction `noisy-oracle` of simulations: the most relative error of the true length."""
 
     error_ratio: Annotated[float, Field(ge=0, le=1), BeforeValidator(not_bool)] = ERROR_RATIO
 
 
 class D2lpmSettings(PolicySettings):
-    """The parameters of the placement `d2lpm`."""
+    """The parameters of the placement `d2lpm`: the service that a tenant gets at a backend per refill."""
 
     quantum_service: Positive = WORKER_QUANTUM_SERVICE
 
 
 class FixedLimitSettings(PolicySettings):
-    """The parameters of the limit `fixed`."""
+    """The parameters of the limit `fixed`: the most sequences that a backend runs at once."""
 
     sequences_max: Count = SEQUENCES_MAX
 
 
 class LinearPriceSettings(PolicySettings):
-    """The parameters of the price `linear`."""
+    """The parameters of the price `linear`: the service units per token."""
 
     prompt: NotNegative = 1.0
     cached_prompt: NotNegative = 0.1
@@ -120,7 +122,7 @@ class LinearPriceSettings(PolicySettings):
 
 
 class ProfiledPriceSettings(PolicySettings):
-    """The parameters of the price `profiled`."""
+    """The parameters of the price `profiled`: coefficients of a quadratic function of prompt and output tokens."""
 
     prompt_ms: NotNegative = 0.21001891
     output_ms: Positive = 0.10075395
@@ -130,7 +132,7 @@ class ProfiledPriceSettings(PolicySettings):
 
 
 class FlopsPriceSettings(PolicySettings):
-    """The parameters of the price `flops`."""
+    """The parameters of the price `flops`, the floating-point operations of a transformer: the size of the model."""
 
     parameter_count: Positive = 6.74e9
     layers: Count = 32
@@ -138,7 +140,7 @@ class FlopsPriceSettings(PolicySettings):
 
 
 class ExtendPriceSettings(PolicySettings):
-    """The parameters of the price `extend`."""
+    """The parameters of the price `extend`: service units per uncached prompt token, and per output token."""
 
     extend: NotNegative = 1.0
     output: Positive = 2.0
@@ -279,12 +281,12 @@ class Scheduling(Section):
 
 
 class SimulatedScheduling(Scheduling):
-    """The scheduling section of a simulation, where output lengths can be known in advance."""
+    """The scheduling settings of a simulation, in which a prediction can know the true output lengths."""
 
     prediction: AnyPrediction = TenantQuantileSettings(policy="quantile")
 
 
 class PoolSettings(Section):
-    """The settings of one pool, which override the general ones."""
+    """The settings of one pool, which override the settings for all pools."""
 
     scheduling: Scheduling = Scheduling()

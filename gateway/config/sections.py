@@ -51,14 +51,14 @@ SECRET_FILE_BYTES_MAX = 64 << 10
 
 
 class Section(BaseModel):
-    """A section of the configuration: unknown keys are errors, values are immutable."""
+    """The base of all sections of the configuration: unknown keys are errors, values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class ServerTls(Section):
-    """The certificate of a port and its key. `cert_file`: a port's certificate and its intermediate certificates;
-    `key_file`: its key, without a password. Both are PEM, and reloaded when they change.
+    """The TLS files of a port. `cert_file` has its certificate and the intermediate certificates; `key_file` has its
+    key, without a password. Both are PEM, and are read again when they change.
     """
 
     cert_file: Path
@@ -80,7 +80,9 @@ class Listen(Section):
 
 
 class StepTimeSection(Section):
-    """The coefficients of a model of the time of one engine step. Not all of its times can be zero."""
+    """The coefficients of a step time model: how long an engine's step takes, by its tokens and requests. Not all of
+    them can be zero.
+    """
 
     base_ms: Annotated[float, Field(ge=0, le=MILLISECONDS_MAX, description="of each step"), BeforeValidator(not_bool)]
     token_us: Annotated[Coefficient, Field(description="per token that is computed")]
@@ -100,7 +102,7 @@ class StepTimeSection(Section):
 
 
 class BackendSizes(Section):
-    """The settings of a backend that can change while it serves. None: queried, measured or learned."""
+    """The settings of a backend that can change while it serves. None: the gateway measures or learns the value."""
 
     requests_running_max: Annotated[
         Count | None,
@@ -129,7 +131,9 @@ class BackendSizes(Section):
 
 
 class BackendPlace(BackendSizes):
-    """The settings that say which server a backend is: its URL, its pool and its kind. None: detected."""
+    """The settings that identify a backend: its URL, its pool, its kind of server and the revision of its model. None:
+    the gateway detects the value.
+    """
 
     url: Annotated[
         str, Field(json_schema_extra={"pattern": "^https?://"}, description="its root, without /v1 and credentials")
@@ -164,7 +168,9 @@ class BackendPlace(BackendSizes):
 
 
 class BackendSection(BackendPlace):
-    """The settings of a backend in the file, which may name files of this machine and hold a key."""
+    """The settings of a backend in the configuration file. Only these may name files of this machine, or hold an API
+    key.
+    """
 
     name: Annotated[Name | None, Field(description="in logs and metrics; default: host:port")] = None
     api_key: Annotated[SecretStr | None, Field(description="its API key; a backend never gets a client's")] = None
@@ -232,7 +238,9 @@ class EngineSection(Section):
 
 
 class EnvelopeSection(Section):
-    """The latency targets of a tenant or a tier; None: no such target, or the tier's."""
+    """The latency targets of a tenant or a tier, in milliseconds. None: no such target; for a tenant, the tier's
+    target.
+    """
 
     ttft_ms: Annotated[
         TargetMs | None,
@@ -247,9 +255,7 @@ class EnvelopeSection(Section):
 
 
 class TierSection(Section):
-    """The settings of a tier, a class of tenants. Tiers share each pool by weight, whatever number of tenants they
-    have.
-    """
+    """The settings of a tier, a class of tenants. Tiers share each pool by weight, however many tenants they have."""
 
     weight: Annotated[Weight, Field(description="its share of each pool, beside other tiers"), FormField("Weight")] = (
         1.0
@@ -290,7 +296,7 @@ class TierSection(Section):
 
 
 class LimitedSection(Section):
-    """The limits of keys, tenants and groups. None: no such limit. Days and months are UTC."""
+    """The limits of a key, a tenant or a group. None: no such limit. Days and months are UTC."""
 
     in_flight_max: Annotated[
         Count | None,
@@ -339,7 +345,7 @@ class LimitedSection(Section):
 
 
 class SharingSection(Section):
-    """The settings of tenants and groups, which share the pool by weight."""
+    """The settings by which a tenant or a group shares the pools: its tier, and its weight in it."""
 
     tier: Annotated[
         Name, Field(description="where it shares; a tenant with a group is in the tier of that"), FormField("Tier")
@@ -352,13 +358,13 @@ class SharingSection(Section):
 
 
 class GroupSection(LimitedSection, SharingSection):
-    """The settings of a group of tenants, like a department, that shares its tier as one; its limits hold for all of
-    them together.
+    """The settings of a group of tenants, such as a department, that shares its tier like one tenant. The limits hold
+    for all of its tenants together.
     """
 
 
 class TenantSection(LimitedSection, SharingSection):
-    """The settings of a tenant. A limit that is None does not exist; one of its queue has the default of `queue`."""
+    """The settings of a tenant. None: no such limit; for a queue limit, the default of the section `queue`."""
 
     group: Annotated[Name | None, Field(description="its tier is the group's"), FormField("Group")] = None
     envelope: Annotated[
@@ -380,7 +386,7 @@ class TenantSection(LimitedSection, SharingSection):
 
 
 class QueueSection(Section):
-    """Queue limits, in requests of a pool and of a tenant, and the longest wait."""
+    """The limits of the queues: the most queued requests of a pool and of a tenant, and the longest wait in seconds."""
 
     requests_max: Count = 10_000
     tenant_requests_max: Count = 2_000
@@ -390,8 +396,8 @@ class QueueSection(Section):
 
 
 class LimitsSection(Section):
-    """Limits on requests and responses. `memory_bytes_max` None: the limit of the process's control group.
-    `resends_max`: how often a call is sent again after a backend broke its connection before the first byte.
+    """The limits on requests and responses. `memory_bytes_max` None: the limit of the process's control group.
+    `resends_max`: how often a call is sent again after a backend broke the connection before its first byte.
     """
 
     body_bytes_max: Bytes = ByteSize(16 << 20)
@@ -405,17 +411,17 @@ class LimitsSection(Section):
 
 
 class GivingWay(Section):
-    """The setting that allows preemption of streams after their first token. Such streams are continued later.
-    `scheduling.preempt_service` and `tiers.*.preemptible` say for which requests.
+    """The setting that allows preemption of streams that have begun. A preempted stream waits, and is continued later.
+    `scheduling.preempt_service` and `tiers.*.preemptible` say which requests may be preempted.
     """
 
     enabled: bool = False
 
 
 class ContinuationSection(Section):
-    """The settings of streams that go on at another backend (docs/continue.md). `drain_s`: seconds that a backend which
-    is drained may take to end its streams, before they move. `silence_s`: a backend that sends nothing for so long
-    after the first token has failed. `preempt`: whether streams also give way to others.
+    """The settings for continuing streams at another backend (docs/continue.md). `drain_s`: seconds that a drained
+    backend may take to end its streams, before they move. `silence_s`: seconds without data after which a backend has
+    failed, once it has sent a token. `preempt`: whether streams that have begun may be preempted, too.
     """
 
     enabled: bool = True
@@ -425,8 +431,8 @@ class ContinuationSection(Section):
 
 
 class AuthSection(Section):
-    """The authentication of callers. `secret` is the HMAC key of all API keys. Without a secret, `mode` open generates
-    a random one at every start.
+    """The settings of authentication at the data port. `secret` is the HMAC key for all API keys. Without a secret,
+    `mode` open generates a random one at every start.
     """
 
     mode: Literal["open", "keys"] = "open"
@@ -460,7 +466,9 @@ class AuthSection(Section):
 
 
 class HealthSection(Section):
-    """The intervals at which backends are polled: `idle_s` while idle, `busy_s` while they are busy or get no calls."""
+    """The timing of health polls, in seconds: `idle_s` between polls of an idle backend, `busy_s` between polls of one
+    that is busy or gets no calls, and the timeout of a poll.
+    """
 
     idle_s: Seconds = 1.0
     busy_s: Seconds = 0.25
@@ -468,8 +476,8 @@ class HealthSection(Section):
 
 
 class PromptTokens(Section):
-    """The settings of exact token counts, from a local tiktoken ranks file. `pattern` is for ranks that `encoding` does
-    not name.
+    """The settings for counting prompt tokens exactly, with a ranks file of tiktoken. `encoding` names the encoding of
+    the file; `pattern` is the regular expression of another one.
     """
 
     ranks_file: Path | None = None
@@ -503,8 +511,8 @@ class TraceLog(Section):
 
 
 class Shutdown(Section):
-    """The settings of the shutdown at SIGTERM: report "not ready" but serve for `lame_duck_s`, then wait at most
-    `drain_s`. The second wait is for running requests.
+    """The settings of the shutdown at SIGTERM, in seconds. For `lame_duck_s` the gateway reports "not ready" but
+    serves. Then it waits at most `drain_s` for running requests to end.
     """
 
     lame_duck_s: Wait = 5.0

@@ -55,7 +55,7 @@ class RedisSection(Section):
 
 class StateSection(Section):
     """The settings of where the gateway's state is stored. `file` None: fairlead.db beside the configuration file;
-    without a configuration file, state is in memory alone.
+    without a configuration file, state is only in memory.
     """
 
     file: Path | None = None

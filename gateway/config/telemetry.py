@@ -31,8 +31,8 @@ def _endpoint(value: str) -> str:
 
 
 class Sampler(NamedTuple):
-    """The sampling that one value of OTEL_TRACES_SAMPLER stands for. `ratio` is the part of the root spans that is
-    sampled; None: the setting `sample_ratio`.
+    """The meaning of one value of OTEL_TRACES_SAMPLER: whether the caller's decision is followed, and the part of the
+    root spans that is sampled (`ratio`; None: the setting `sample_ratio`).
     """
 
     follows_parent: bool
@@ -51,7 +51,9 @@ SAMPLERS: Mapping[str, Sampler] = {
 
 @dataclass(frozen=True, slots=True)
 class TracingSettings:
-    """The effective settings of enabled tracing. `endpoint` is the URL that spans are posted to, with its path."""
+    """The settings with which tracing runs, from the configuration and the OTEL_* variables. `endpoint` is the full URL
+    that spans are sent to.
+    """
 
     endpoint: str
     protocol: str
@@ -60,7 +62,9 @@ class TracingSettings:
 
 
 class TracingSection(Section):
-    """The settings of traces. `endpoint` None: that of the OTEL_* variables; no traces where they name none."""
+    """The settings of OpenTelemetry traces. `endpoint` None: that of the OTEL_* variables; if they name none, there are
+    no traces.
+    """
 
     endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
 
@@ -81,8 +85,9 @@ class TracingSection(Section):
 
 
 class MetricsSection(Section):
-    """The settings of metrics. `port`: serves /metrics without a key; None: /metrics is on the admin port alone.
-    `tenants_max`: the tenants with the most traffic have series of their own; all others share the series "other".
+    """The settings of the metrics. `port` is a port that serves /metrics without a key; None: only the admin port
+    serves it. `tenants_max`: so many tenants, those with the most traffic, have series of their own; all others share
+    the series "other".
     """
 
     host: str = "127.0.0.1"

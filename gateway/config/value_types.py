@@ -129,8 +129,8 @@ def one_of(names: Iterable[str]) -> Any:
 
 @dataclass(frozen=True, eq=False)  # by identity: a schema has no hash
 class InJson:
-    """An annotation of a type that has one form in JSON (`form`), and several forms in a configuration file, like 64MiB
-    or 12.5. `in_file` is the JSON schema of the forms in a file.
+    """An annotation of a type with one form in JSON (`form`) and several in a configuration file, such as 64MiB for
+    bytes. `in_file` is the JSON schema of the forms in a file.
     """
 
     form: Any
