@@ -103,7 +103,7 @@ class CallLogs:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The parts that are opened, read or started before a Gateway can be made, such as its order and its logs."""
+    """The parts that must be opened before a Gateway can be made, such as its order and its logs."""
 
     config: Config
     order: Order

@@ -33,8 +33,8 @@ PARTS: Final = {
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands of `fairlead`: those in this file, and those in PARTS. A command in PARTS is imported
-    when it is called.
+    """The group of all commands of `fairlead`: those in this file, and those that PARTS names, whose modules are
+    imported only when they are called.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -10,7 +10,9 @@ if TYPE_CHECKING:  # loaded only where it is on
 
 
 class EmbeddedEngine:
-    """The simulated engine that serves if no backend is configured. Call `start` if it is needed, and `stop`."""
+    """The simulated engine inside a gateway, which serves as its backend if none is configured. Call `start` if it is
+    needed, and `stop`.
+    """
 
     def __init__(self, section: EngineSection) -> None:
         self._section = section

@@ -37,7 +37,7 @@ _SERVES = re.compile(r"fairlead serves (http://\S+?)\.? ")
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A gateway that the bench runs as a child process: its URL, the API key of each tenant, and its process."""
+    """A gateway that the bench runs as a child process: its URL, the API key of each tenant, and its process id."""
 
     url: str
     keys: Mapping[str, str]

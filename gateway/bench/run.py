@@ -31,7 +31,9 @@ WORDS = TEXT.split()
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a call: its tokens, and whether its answer is a stream or whole."""
+    """The size of a bench's calls: the words of the prompt, the tokens of the answer, and whether the answer is a
+    stream.
+    """
 
     prompt_words: int
     output_tokens: int
@@ -54,7 +56,7 @@ Show = Callable[[float, str], None]  # how far it is (0 to 1), and with what
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median and the 99th percentile of some samples, in milliseconds."""
+    """The median and the 99th percentile of some measured times, in milliseconds."""
 
     median_ms: float
     p99_ms: float
@@ -63,8 +65,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A comparison of one figure, measured at the server and through the gateway. `added_ms` is the median of the
-    differences within pairs, in milliseconds.
+    """One time, such as the time to first token, measured in pairs of calls: one directly at the server, one through
+    the gateway. `added_ms` is the median difference in milliseconds.
     """
 
     direct: Spread
@@ -74,7 +76,9 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A tenant's part of all service in a bench, compared with its part of the weights."""
+    """One tenant's part of all service in a bench, from 0 to 1 (`share`), compared with the part that its weight gives
+    it.
+    """
 
     tenant: str
     weight: float
@@ -87,8 +91,8 @@ class Share:
 
 @dataclass(slots=True)
 class Found:
-    """The results of a bench, complete (`is_whole`) or up to where it stopped. CPU times are of the gateway's process,
-    None where they are unknown.
+    """The results of a bench, complete (`is_whole`) or up to where it stopped. CPU times are of the gateway's process;
+    None: not known.
     """
 
     backend: str
@@ -107,7 +111,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a bench. `slots`: the calls that run at the server at once while tenants compete."""
+    """The plan of a bench. `seconds` is its length. `slots` is how many calls run at the server at once while tenants
+    compete.
+    """
 
     spec: BackendSpec
     api_key: str | None

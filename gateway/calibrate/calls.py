@@ -56,8 +56,8 @@ async def run_for(
 
 @dataclass(slots=True)
 class Answer:
-    """The times of one answer, in seconds after the call was sent. `tokens_at`: of text chunks. `why`: the error, if
-    any.
+    """The times of one answer, in seconds after the call was sent. `tokens_at` has the time of each chunk with text.
+    `why` is the reason if the call failed.
     """
 
     total_s: float = 0.0
@@ -96,7 +96,7 @@ class Target:
 
 
 class CallSender:
-    """A client that makes calls, and gives up if its first calls all fail. Mutable."""
+    """An HTTP client for the calls of a calibration or bench. It gives up if its first calls all fail. Mutable."""
 
     def __init__(self) -> None:
         self.answered = 0

@@ -30,7 +30,9 @@ SECONDS_MAX = 600.0  # the longest load while there are not enough windows
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a calibration: `concurrent` calls are in flight now."""
+    """The progress of a calibration: `concurrent` calls are in flight, after `seconds`, with `windows` measurements so
+    far.
+    """
 
     concurrent: int
     seconds: float
@@ -47,7 +49,9 @@ class Progress:
 
 
 class TooFewWindowsError(CalibrationError):
-    """An error: there are too few windows to fit a model; a later run can continue from `windows`."""
+    """An error: there are too few windows (measurements of engine steps) to fit a model. A later run can continue from
+    `windows`.
+    """
 
     def __init__(self, model: str, windows: list[Observation]) -> None:
         super().__init__(f"only {len(windows)} windows of steps were seen, {WINDOWS_MIN} are needed")
@@ -57,8 +61,9 @@ class TooFewWindowsError(CalibrationError):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The result of a calibration. `step_time` is learnt from all windows. Its error is measured on the windows
-    `held_out`, for a model learnt from the other windows.
+    """The result of a calibration. `step_time` is the step time model that was learnt from all windows (measurements of
+    engine steps). Its error `error_ratio_p90` is measured on the windows `held_out`, for a model learnt from the other
+    windows.
     """
 
     model: str
@@ -73,7 +78,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationPlan:
-    """The plan of a calibration: a backend is loaded for `seconds`, then until there are enough windows or
+    """The plan of a calibration. A backend is loaded for `seconds`, then until there are enough measurements or
     `seconds_max` is over. `model` None: the first model that the backend serves. The backend's counters are read every
     `every_s` seconds.
     """
