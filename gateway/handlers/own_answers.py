@@ -52,8 +52,8 @@ async def no_realtime(_request: HttpRequest, _endpoint: Endpoint, _trace: CallTr
 
 
 class Models:
-    """The handlers of /v1/models: the models of all backends and the aliases that the caller's key may use, in one list
-    or one by its id.
+    """The handlers of /v1/models. They list the models of all backends, and the aliases, that the caller's key may use;
+    or they return one of them by its id.
     """
 
     def __init__(
@@ -107,8 +107,9 @@ class Models:
 
 
 class Version:
-    """The handler of /version: it returns the version of a backend, from which clients learn what that backend can do.
-    It needs no key, as in vLLM, so the answer is cached for VERSION_S and one backend request is open at a time.
+    """The handler of /version: it returns the version that a backend reports, from which clients learn what the backend
+    can do. It needs no key, as in vLLM. So the version is cached for VERSION_S, and at most one request to a backend is
+    open at a time.
     """
 
     def __init__(self, pools: Pools, backend_clients: Mapping[str, BackendClient], headers: AnswerHeaders) -> None:
