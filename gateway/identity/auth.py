@@ -40,8 +40,8 @@ class Unauthorized(Exception):  # noqa: N818 - named as HTTP names it
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The authenticated tenant of a request. `models` None: it may use all models. `key_id` is the id of its API key;
-    "" where it has none.
+    """The authenticated tenant of a request. `models` has the models that it may use; None: all. `key_id` is the id of
+    its API key; "": it has none.
     """
 
     tenant_id: str
@@ -53,8 +53,8 @@ class Identity:
 
 
 class Authenticator:
-    """The finder of the tenant that a request belongs to, by a key or a token of an identity provider. Mutable: its key
-    rings change.
+    """The authenticator of the data port: it finds the tenant of a request, by an API key or by a token of an identity
+    provider. Mutable: its key rings change.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ def given_token(headers: Mapping[str, str]) -> str | None:
 
 
 class TrustedProxies:
-    """The networks of proxies whose tenant header is trusted."""
+    """The reader of the header with which a proxy names the tenant. It trusts only proxies in these networks."""
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
         self._networks = tuple(networks)

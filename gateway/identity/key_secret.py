@@ -35,7 +35,9 @@ def fingerprint_of(secret: bytes) -> str:
 
 
 class FingerprintCheck:
-    """The check of one gateway's secret against the fingerprint in its open store. Call `start` and `stop`."""
+    """A check that the gateway's secret is the one with which the API keys in its store were made: the store has a
+    fingerprint of it. Call `start` and `stop`.
+    """
 
     def __init__(self, store: Store, secret: bytes) -> None:
         self._store = store

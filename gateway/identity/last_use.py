@@ -12,7 +12,9 @@ REFRESH_S = 5.0
 
 
 class LastUse:
-    """The days on which each API key and each tenant was last used. Mutable; used on one loop."""
+    """A reader of the day on which each API key and each tenant was last used, from stored usage. Mutable; used on one
+    loop.
+    """
 
     def __init__(self, store: Store, *, clock: Callable[[], float], today: Callable[[], str]) -> None:
         """`clock` gives seconds of any clock that only grows; `today` gives the day in UTC."""

@@ -14,9 +14,7 @@ OPEN_TENANTS_MAX = 10_000  # chosen: their state is bounded, and calls cost the 
 
 
 class TenantDirectory:
-    """The directory of tenants: those that are configured and, where it `is_open`, any other tenant with weight 1.
-    Mutable.
-    """
+    """The table of tenants by id: the configured ones and, if it `is_open`, any other tenant with weight 1. Mutable."""
 
     def __init__(
         self,

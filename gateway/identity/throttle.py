@@ -16,8 +16,8 @@ _HOST_BITS = 64
 
 
 class Buckets:
-    """A set of token buckets, one for each name. A bucket holds at most `burst` tokens, and is refilled at a constant
-    rate. Mutable. Of too many names, the least recently used one is dropped first.
+    """A set of token buckets for rate limits, one for each name. A bucket holds at most `burst` tokens, and is refilled
+    by `per_s` tokens per second. Mutable. Of too many names, the least recently used one is dropped.
     """
 
     def __init__(self, burst: float, per_s: float) -> None:

@@ -42,12 +42,12 @@ log = logging.getLogger(__name__)
 
 
 class KeysUnavailableError(Exception):
-    """An error: an issuer's keys could not be fetched."""
+    """An error: the public keys of an identity provider could not be fetched."""
 
 
 class Tokens(Generic[I, T]):
-    """The verifier of tokens that identity providers issue. It gives a token's claims to `read`, which returns None to
-    reject them, and caches any other result. Call `start` and `stop`.
+    """The verifier of tokens that identity providers issue. It passes the claims of a valid token to `read`, and caches
+    the result; None rejects the token. Call `start` and `stop`.
     """
 
     def __init__(
