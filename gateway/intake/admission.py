@@ -42,14 +42,15 @@ CONTEXT_TOKENS_UNKNOWN = 8192
 
 @dataclass(slots=True)
 class Call:
-    """A call that may be queued: its parsed body, its tenant, and the dispatcher of its pool.
+    """A call that may be queued: its parsed body, its tenant, and the Dispatcher of its pool.
 
     `owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens` counts prompt
-    tokens outside the body: those of the stored response that the call continues. `exclusion`: why its stream cannot be
-    continued at another backend; None: it can. `alias` is the name that the client used, if it is not the model's own
-    name; `pass_on` then admits the call at the alias's next model that has a live backend. It returns None if there is
-    none, and raises ProblemError. `copied` makes a copy of the call for another model (`RequestAdmission.copy`); None:
-    the call must not be copied. `usage_max` is the highest usage that a backend can report for it.
+    tokens that are not in the body: those of the stored response that the call continues. `exclusion` is the reason why
+    its stream cannot be continued at another backend; None: it can. `alias` is the name that the client used, if it is
+    not the model's own name; `pass_on` then admits the call at the alias's next model that has a live backend (it
+    returns None if there is none, and raises ProblemError). `copied` makes a copy of the call for another model
+    (`RequestAdmission.copy`); None: the call must not be copied. `usage_max` is the highest usage that a backend can
+    report for it.
     """
 
     parsed: ParsedCall
@@ -81,7 +82,9 @@ class _Sized:
 
 
 class RequestAdmission:
-    """The admission of calls: it checks them and determines their prompt tokens and maximum output tokens."""
+    """The admission of parsed calls: it checks a call, determines its prompt tokens and its limit of output tokens, and
+    reserves its part of budgets.
+    """
 
     def __init__(
         self,

@@ -24,8 +24,8 @@ Result = TypeVar("Result")
 
 
 class LongBodies:
-    """A parser of long request bodies, one at a time, which does not block the event loop for long. Mutable; used on
-    one loop.
+    """A parser of long request bodies, one at a time, in small steps or in a thread, so that the event loop is not
+    blocked. Mutable; used on one loop.
     """
 
     def __init__(self, values_max: int = VALUES_MAX) -> None:

@@ -31,7 +31,9 @@ NO_LIMIT_BYTES: Final = 1 << 60  # cgroup v1 writes a number of this size where 
 
 
 class ExpectedBody:
-    """The memory that one body will take, counted within a `with` block. Call `expect` before it is allocated."""
+    """The account, in MemoryGuard, of the memory that one request body will take; it ends with its `with` block. Call
+    `expect` before the memory is allocated.
+    """
 
     __slots__ = ("_guard", "bytes")
 
@@ -55,8 +57,8 @@ class ExpectedBody:
 
 
 class MemoryGuard:
-    """The guard of this process's memory: it refuses the bodies of calls when the memory is short. Without a limit it
-    refuses no body. Call `start` on its loop, and `stop` at the end.
+    """A guard against running out of memory: it refuses the bodies of calls while the process's memory is close to its
+    limit. Without a limit it refuses no body. Call `start` on its loop, and `stop` at the end.
     """
 
     def __init__(self, limit_bytes: int | None, *, resident: Callable[[], int] | None = None) -> None:

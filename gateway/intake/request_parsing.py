@@ -36,8 +36,9 @@ NO_BODY: Final = JsonBody(b"", {})
 
 @dataclass(slots=True)
 class ParsedRequest:
-    """A call that has been received and routed. `owner` is the caller, even where `tenant` is the model. `alias` is the
-    alias that the client used, if any, and `others` are the alias's models after `card`.
+    """A call whose body has arrived, with the tenant and the pool that were found for it. `card` describes its model.
+    `owner` is the caller, even where `tenant` is the model. `alias` is the alias that the client used, if any; `others`
+    are the alias's models to try after this one.
     """
 
     owner: str
@@ -60,7 +61,7 @@ class _Received(NamedTuple):
 
 
 class RequestParser:
-    """The parser of calls: it identifies callers, reads bodies and finds the pool and the tenant. Mutable; used on one
+    """The parser of calls: it identifies callers, reads bodies, and finds the tenant and the pool. Mutable; used on one
     loop.
     """
 

@@ -31,8 +31,8 @@ Fields = Mapping[str, Any]
 
 
 class SessionName(NamedTuple):
-    """The name of an agent's session as its client gives it. `parent` is the name of the session that has started
-    it.
+    """The name of an agent's session, as its client gives it. `parent` is the name of the session that started it.
+    `is_final`: this call is its last one.
     """
 
     name: str
@@ -41,7 +41,9 @@ class SessionName(NamedTuple):
 
 
 class SessionKey(NamedTuple):
-    """The key of an agent's session in the gateway: ids of 16 hex digits, different for each tenant."""
+    """The id of an agent's session in the gateway, and the id of its parent session: 16 hex digits, which differ
+    between tenants. `is_final`: this call is its last one.
+    """
 
     id: str
     parent_id: str | None = None
@@ -49,8 +51,8 @@ class SessionKey(NamedTuple):
 
 
 class Sessions:
-    """A finder of agents' sessions: it finds the session that a call belongs to, and derives the id of that session.
-    `secret` is the key of the HMAC.
+    """A finder of the agent's session that a call belongs to. It derives the session's id from its name by an HMAC with
+    `secret`.
     """
 
     def __init__(self, secret: bytes) -> None:

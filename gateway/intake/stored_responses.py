@@ -26,9 +26,9 @@ ID_CHARS_MAX = 128
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response that a backend stores and that was made through this gateway. `owner` is the caller, even where the
-    tenant is the model. `context_tokens` counts its prompt and output tokens: the context of a response that continues
-    it. `alias` is the name that its client asked for, if it is not the model's own name.
+    """The gateway's record of a response that a backend stores, for later calls that use its id. `owner` is the caller,
+    even where the tenant is the model. `context_tokens` counts its prompt and output tokens, which are the context of a
+    response that continues it. `alias` is the name that its client asked for, if it is not the model's own name.
     """
 
     owner: str
@@ -44,7 +44,7 @@ _MADE: Final = msgspec.msgpack.Decoder(tuple[str, StoredResponse])
 
 
 class StoredResponses:
-    """The stored responses that were made through this gateway, by id, as this process knows them. Mutable."""
+    """The records of responses that backends store, by response id, as this process knows them. Mutable."""
 
     def __init__(self, others: Others, responses_max: int = RESPONSES_MAX) -> None:
         self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
