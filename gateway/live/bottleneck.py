@@ -36,7 +36,7 @@ class _SeenBackend(NamedTuple):
 
 
 class BackendsSeen:
-    """The states of one pool's backends in the last minute, from which its bottleneck is found. Mutable."""
+    """Samples of one pool's backends in the last minute, from which the pool's bottleneck is found. Mutable."""
 
     def __init__(self) -> None:
         self._looks: dict[str, deque[_SeenBackend]] = {}

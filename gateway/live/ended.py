@@ -34,8 +34,8 @@ Latencies = tuple[Quantiles | None, Quantiles | None]  # TTFT and TPOT, in secon
 
 
 class EndedRow(NamedTuple):
-    """The counts of one tenant's calls in one pool that ended lately. `ttft` and `tpot` are counts by bucket, `refused`
-    are counts by reason.
+    """The counts of one tenant's recently ended calls in one pool. `ttft` and `tpot` are numbers of calls by latency
+    bucket, `refused` by reason.
     """
 
     pool: str
@@ -46,9 +46,10 @@ class EndedRow(NamedTuple):
 
 
 class EndedChanges(NamedTuple):
-    """The changes in one process's counts of ended calls since the position `since`. `refused` has all refusals by pool
-    and reason. `passed_on` has all calls that went on to another pool, by pool, alias and reason. `rows` has the rows
-    of tenants whose counts have changed. The next query asks for changes after the position `upto`.
+    """The changes in one process's counts of ended calls after the position `since`, a number that grows with each
+    change. `upto` is the position for the next query. `refused` counts all refusals by pool and reason; `passed_on`
+    counts all calls that went on to another pool, by pool, alias and reason. `rows` has the tenants whose counts have
+    changed.
     """
 
     since: int
@@ -75,7 +76,7 @@ class _EndedOfTenant:
 
 
 class EndedCalls:
-    """The latencies and refusals of the calls of one process that ended lately. Mutable; used on one loop."""
+    """The recent latencies and refusals of the calls that ended in this process, as counts. Mutable; used on one loop."""
 
     def __init__(self, pool_of: Callable[[str], str | None], *, clock: Callable[[], float] = time.monotonic) -> None:
         """`pool_of` returns the pool of a model, and `clock` seconds."""
@@ -185,7 +186,7 @@ def _shown(counts: Mapping[int, int]) -> Quantiles | None:
 
 
 class EndedEverywhere:
-    """The calls that ended lately in all processes of a gateway, as each of them has told. Mutable."""
+    """The counts of recently ended calls in all processes of a gateway: each process sends its changes. Mutable."""
 
     def __init__(self, own: EndedCalls) -> None:
         self._own = own

@@ -25,7 +25,9 @@ class _SeenTier:
 
 
 class LiveGaps:
-    """The latest service gap of each tier of one pool, for the live document. Mutable."""
+    """The latest service gap of each tier of one pool, for the live document: the largest difference in service over
+    weight between two waiting tenants. Mutable.
+    """
 
     def __init__(self) -> None:
         self._tiers: dict[str, _SeenTier] = {}

@@ -11,8 +11,8 @@ from gateway.live.schema import LiveGroupDocument, LiveGroupPool, LivePageDocume
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """The part of the live document that the administrator of one group sees. Viewers of equal parts get the same
-    bytes.
+    """The rule that reduces the live document to the part that the administrator of one group sees. Viewers with equal
+    rules get the same bytes.
     """
 
     group: str

@@ -35,8 +35,8 @@ _CHANGES: Final = msgspec.msgpack.Decoder(EndedChanges)
 
 class Live:
     """The parts of one process that make the live document and stream it to viewers. Made on the loop before the parts
-    that it observes: `record` gets the metrics' samples, `ended` is a meter of calls. Call `connect` when all parts
-    exist; at the end, stop `feed`.
+    that it observes: `record` gets the metrics' samples of pools, and `ended` gets each ended call. Call `connect` when
+    all parts exist; at the end, stop `feed`.
     """
 
     def __init__(self, pool_of: Callable[[str], str | None], others: Others) -> None:

@@ -40,8 +40,9 @@ NO_GROUPS: Final[Mapping[str, GroupWeight]] = {}
 
 @dataclass(frozen=True, slots=True)
 class SharePreview:
-    """The shares of the pool's service, from 0 to 1, now and after the edit, by weights and demands of the last minute.
-    `asks_all`: the member waits for more than it gets. Any other member gets what it asks for, whatever its weight.
+    """The share of one tenant, tier or group in the pool's service, from 0 to 1, now and after an edit. It is computed
+    from weights and from the demands of the last minute. `asks_all`: it waits for more service than it gets. If false,
+    it gets all that it asks for, whatever its weight.
     """
 
     share_now: float
@@ -51,7 +52,7 @@ class SharePreview:
 
 @dataclass(frozen=True, slots=True)
 class PoolPreview:
-    """The shares of one pool, by tenant, tier and group."""
+    """The previewed shares of one pool, by tenant, tier and group."""
 
     tenants: dict[str, SharePreview]
     tiers: dict[str, SharePreview]

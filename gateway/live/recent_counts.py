@@ -18,8 +18,8 @@ K = TypeVar("K", bound=Hashable)
 
 
 class RecentCounts(Generic[K]):
-    """Counts of events, by kind of event, over the last few time intervals of equal length, called parts. Mutable; the
-    number of the present part only grows.
+    """Counts of recent events by kind. Time is divided into numbered parts of equal length, of which the last few
+    count. Mutable; the number of the present part only grows.
     """
 
     __slots__ = ("_parts", "_parts_max", "counts")

@@ -23,8 +23,8 @@ SLICE_TENANTS: Final = 100  # of a look: about a millisecond
 
 
 class Reading:
-    """One update of a pool's service windows. `saw` is called with tenants until all were shown, then `ended` is
-    called.
+    """One update of a pool's service windows from the totals of its tenants. Call `saw` until all tenants were passed,
+    then `ended`.
     """
 
     def __init__(self, record: "PoolRecord", windows: Sequence[ServiceWindow], now: float) -> None:
@@ -46,7 +46,9 @@ class Reading:
 
 
 class PoolRecord:
-    """The record of one pool for the live document: its service windows, and the latest sample of it. Mutable."""
+    """The record of one pool for the live document: the service of its tenants in three windows of time, and its latest
+    sample. Mutable.
+    """
 
     def __init__(self) -> None:
         self.windows = tuple(ServiceWindow(length_s, bucket_s) for length_s, bucket_s in WINDOWS_S)
@@ -90,7 +92,9 @@ class PoolRecord:
 
 
 class LiveRecord:
-    """The records of all pools for the live document. Mutable; a LookWatch of the metrics."""
+    """The records of all pools for the live document. Mutable. As a LookWatch, it gets the samples of pools that the
+    metrics take.
+    """
 
     def __init__(self) -> None:
         self.pools: dict[str, PoolRecord] = {}

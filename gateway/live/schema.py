@@ -28,8 +28,8 @@ Bound = Annotated[str, Meta(extra_json_schema={"enum": [DRAINING, *Binding]})]
 
 
 class MemberRole(StrEnum):
-    """The role of a process in the cluster. `leaderless`: it follows no leader yet, or no longer, and its requests
-    wait.
+    """The role of a process in the cluster. `standalone`: it leads only itself. `leaderless`: it follows no leader yet,
+    or no longer, and its requests wait.
     """
 
     LEADER = "leader"
@@ -39,8 +39,8 @@ class MemberRole(StrEnum):
 
 
 class ClusterMember(Struct, frozen=True):
-    """One process that accepts clients. `since`: when the process that was asked first saw it in this role, in seconds
-    since 1970.
+    """One process of the cluster, which accepts clients. `since`: when the answering process first saw it in this role,
+    in seconds since 1970.
     """
 
     name: str
@@ -51,8 +51,8 @@ class ClusterMember(Struct, frozen=True):
 
 class ClusterView(Struct, frozen=True):
     """The cluster as the process `name` sees it. `leader` null: it knows no leader. `standalone`: it reaches neither a
-    leader nor Redis, and leads only itself, within its part of every limit. `elections`: how often it began to lead.
-    `round_trip_s`: the time of its last ping to the leader; null at the leader.
+    leader nor Redis, and leads only itself, with a part of every limit. `elections`: how often it began to lead.
+    `round_trip_s`: the seconds that its last ping to the leader took; null at the leader.
     """
 
     name: str
@@ -66,8 +66,8 @@ class ClusterView(Struct, frozen=True):
 
 
 class LivePageGateway(Struct, kw_only=True):
-    """The gateway process that made the live document. `embedded_engine`: it serves its own simulated engine. `demo`:
-    demo tenants run; null: this gateway cannot run them.
+    """The gateway process that made the live document. `embedded_engine`: its backend is its own simulated engine.
+    `demo`: whether demo tenants run; null: this gateway cannot run them.
     """
 
     name: str
@@ -78,12 +78,12 @@ class LivePageGateway(Struct, kw_only=True):
 
 
 class LivePageMember(Struct, kw_only=True):
-    """The share of a tier or a group in a pool's service, and the share that it is due. `share`: its part of the
-    service of the pool in the last 10 s, minute and 15 minutes; `due`: the part that it should have by weights, where
-    tenants whose queue stayed full for less than half of the window are due what they got. `asks`: the part that its
-    tenants ask for, null: all there is; `by_weight`: the part that weights alone would give it beside the tiers, or
-    groups of its tier, that were served or waited. `due_by`: why `due` is not larger: its tenants ask for no more
-    (`asks`), or weights give no more beside the demands of others (`weight`).
+    """A tier or a group in a pool, with its shares of the pool's service, from 0 to 1. Each share is given for the last
+    10 s, minute and 15 minutes. `share` is the part that it got. `due` is the part that it should get by weights; a
+    tenant whose queue was full for less than half of the window is due what it got. `asks` is the part that its tenants
+    ask for; null: all. `by_weight` is the part by weights alone, among the tiers (or groups of its tier) that were
+    served or waited. `due_by` says why `due` is not larger: `asks`, its tenants ask for no more; `weight`, others ask
+    for the rest, and their weights count.
     """
 
     weight: float
@@ -97,11 +97,11 @@ class LivePageMember(Struct, kw_only=True):
 
 
 class LivePageTier(LivePageMember, kw_only=True):
-    """A tier of a pool. `gap`: by how much the service over weight of two tenants that wait throughout an interval
-    differs, as measured `gap_age_s` seconds ago; `bound`: the largest gap that the policy guarantees; `jain`: Jain's
-    index. Null: not known, or not guaranteed. `gap_state`, of the last minute: it was `measured`; two waited at once,
-    but the queue of one of them emptied in between, so that nothing is guaranteed between them (`not_throughout`);
-    `one_waits`; `none_waits`. A tenant at its own limit does not wait in this sense.
+    """A tier of a pool. `gap` is the difference in service over weight between two tenants that wait throughout an
+    interval, as measured `gap_age_s` seconds ago; `bound` is the largest gap that the policy guarantees; `jain` is
+    Jain's fairness index. Null: not known, or not guaranteed. `gap_state` tells whether there was a gap in the last
+    minute: `measured`; `not_throughout` (two tenants waited at once, but one queue emptied in between, so that nothing
+    is guaranteed); `one_waits`; `none_waits`. A tenant at its own limit does not count as waiting.
     """
 
     gap: float | None
@@ -113,10 +113,10 @@ class LivePageTier(LivePageMember, kw_only=True):
 
 
 class LivePageWorkingSet(Struct, kw_only=True):
-    """The contexts of sessions that a backend keeps, in `tokens`. They may take `tokens_max` of its KV pool
-    (`pool_tokens`); `eta` is this limit as a part of the pool, as learnt. Null: not known. In
-    about the last 10 s, the backend was busy for `busy_ratio` of the time, and spent `recomputed_ratio` of that on
-    computing contexts again. If these two exceed 0.9 and 0.1, turns wait where waiting saves more than it costs.
+    """The contexts of agents' sessions that a backend keeps in its KV pool, in `tokens`. They may take `tokens_max` of
+    the pool's `pool_tokens`; `eta` is this part, as learnt. Null: not known. In about the last 10 s, the backend was
+    busy for `busy_ratio` of the time. It spent `recomputed_ratio` of its busy time on computing contexts again. If
+    these exceed 0.9 and 0.1, turns wait for room where this costs less than computing again.
     """
 
     tokens: int
@@ -128,9 +128,9 @@ class LivePageWorkingSet(Struct, kw_only=True):
 
 
 class LivePageSession(Struct, kw_only=True):
-    """A session of an agent, in its `state` since `since_at`. A `held` session waits until `needs_tokens` have room in
-    a KV pool (that of `backend`, if it probably still has the context), until about `until_at` at the latest; null: it
-    is not held. Both are seconds since 1970. `parent`: the session that started it.
+    """A session of an agent. It is in its `state` since `since_at`. If `held`, its next turn waits until a KV pool has
+    room for `needs_tokens` (the pool of `backend`, if it probably still has the context), at the latest until about
+    `until_at`; null: it is not held. Times are seconds since 1970. `parent`: the session that started it.
     """
 
     id: str
@@ -146,9 +146,9 @@ class LivePageSession(Struct, kw_only=True):
 
 
 class LivePageSessions(Struct, kw_only=True):
-    """The sessions of a pool's agents. `holding`: turns wait where their contexts have no room. `demand_tokens`: the
-    working sets of all backends, and the contexts of turns that are held. `recomputed_ratio`: of the prompt tokens that
-    their backends had computed before, the part that was computed again, since start; null: there were no such tokens.
+    """The sessions of a pool's agents, counted by state. `holding`: turns wait while their contexts have no room.
+    `demand_tokens` is the size of the contexts that backends keep, and of held turns. `recomputed_ratio`: of the prompt
+    tokens that backends had computed before, the part that was computed again, since start; null: there were none.
     """
 
     holding: bool
@@ -161,18 +161,18 @@ class LivePageSessions(Struct, kw_only=True):
 
 
 class LivePageBackend(Struct, kw_only=True):
-    """A backend of a pool. `tokens`: KV tokens that are reserved. `queued_there`: requests that wait inside the server,
-    as it reports. `step_s`: predicted time of a step in which all its running requests decode; `step_measured_s`:
-    measured time per token of a sequence. `bound_by`: the limit that keeps one more request out; null: it has room.
-    `reserved`: its free room is reserved for tiers, whose slots are in `reserves`.
+    """A backend of a pool. `tokens`: reserved KV tokens. `queued_there`: requests that wait inside the server, as it
+    reports. `step_s`: the predicted seconds of a step in which all its running requests decode; `step_measured_s`: the
+    measured seconds per token of a sequence. `bound_by`: the limit by which it gets no further request (`reserved`: its
+    room is reserved for tiers, whose slots are in `reserves`); null: it has room.
 
     `size`: where `requests_limit` is from. `unavailable_since`: in seconds since 1970, as this process saw it; null: it
     is available, or is only being drained.
 
-    Of the last minute, as far as a page was open: `token_s`: the median of the measured time per token of a sequence;
-    `step_error_ratio`: the median of predicted over measured; `slow_ratio`: `token_s` over the (lower) median of the
-    pool's backends; `full_ratio`: of the samples in which requests waited for a backend, the part in which it took no
-    more. Null: not known, or no request waited.
+    The rest is of the last minute, while a page was open. `token_s`: the median of `step_measured_s`.
+    `step_error_ratio`: the median of predicted over measured time. `slow_ratio`: `token_s` over the (lower) median of
+    the pool's backends. `full_ratio`: of the samples in which requests waited for a backend, the part in which it took
+    no more. Null: not known, or no request waited.
     """
 
     available: bool
@@ -199,10 +199,11 @@ class LivePageBackend(Struct, kw_only=True):
 
 
 class LivePageBottleneck(Struct, kw_only=True):
-    """The backend that limits a pool. A pool has one only if requests waited for a backend in most of the last minute's
-    samples. It is a backend that was not available in most of them; otherwise, of the backends that took no more
-    requests in most of them (`full`), the one with the longest time per token. `bound_by`: the limit that most often
-    kept requests out. `slow_ratio`: its time per token over the pool's median; null: below 2, it is not slow.
+    """The backend that limits a pool, if requests waited for a backend in most samples of the last minute. It is a
+    backend that was unavailable in most of these. If there is none, it is the one with the longest time per token among
+    the backends in `full`, which took no more requests in most of these. `bound_by`: the limit that most often kept
+    requests out. `slow_ratio`: its time per token over the pool's median; null: it is below 2, so the backend is not
+    slow.
     """
 
     backend: str
@@ -212,14 +213,14 @@ class LivePageBottleneck(Struct, kw_only=True):
 
 
 class LivePageTenant(Struct, kw_only=True):
-    """A tenant in a pool. `share`, `due`, `by_weight` and `due_by` are as for a tier; `due_by` can also be `limit`: the
-    in-flight limit of the tenant or its group allows no more. `backlogged`: whether it asked for everything, in each
-    window; else it asked for its `share`. `service_per_s` and `output_tokens_per_s` are of the last 10 s; `ttft_s` and
-    `tpot_s` the median and the 99th percentile of streams that ended in the last 15 minutes; `cached_ratio` is the
-    cached part of prompts, and `attainment_ratio` the part of requests with an envelope that were in time throughout,
-    in the last 15 minutes; `refused` calls of the last minute, `refused_by` reason. `waits`: why its oldest request
-    waits. `sessions`: at most 16 of its agents' sessions: held ones, the next one first, then those used last.
-    `session_states` counts all of them by state.
+    """A tenant in a pool. `share`, `due`, `by_weight` and `due_by` are as for a tier (LivePageMember); `due_by` can
+    also be `limit`: the in-flight limit of the tenant or its group. `backlogged`: for each window, whether it asked for
+    all service; if not, it asked for its `share`. `service_per_s` and `output_tokens_per_s` are of the last 10 s. Of
+    the last 15 minutes are: `ttft_s` and `tpot_s`, each the median and the 99th percentile of ended streams;
+    `cached_ratio`, the cached part of prompt tokens; `attainment_ratio`, the part of requests with latency targets
+    whose tokens were all in time. `refused` are calls of the last minute, in all and by reason (`refused_by`). `waits`:
+    why its oldest request waits. `sessions`: at most 16 of its agents' sessions; held ones come first, then the last
+    used ones. `session_states` counts all of them by state.
     """
 
     tier: str
@@ -247,16 +248,17 @@ class LivePageTenant(Struct, kw_only=True):
 
 
 class LivePageGroup(LivePageMember, kw_only=True):
-    """A group of tenants in a pool: the sums over its tenants."""
+    """A group of tenants in a pool, with the sums over its tenants."""
 
     tier: str
 
 
 class LivePagePool(Struct, kw_only=True):
-    """A pool. `policy`: the fairness policy. `tokens_per_s`: tokens of prompts and answers served in the last 10 s.
-    `refused` by reason, and `passed_on` to another model by alias and reason: calls of the last minute. `bottleneck`
-    null: no backend limits the pool. `tenants`: those with requests that are queued, running, served within 15 minutes,
-    or refused within one minute; `groups`: their groups. `sessions` null: turns are never held in this pool.
+    """A pool in the live document. `policy`: the fairness policy. `tokens_per_s`: prompt and output tokens per second
+    in the last 10 s. Calls of the last minute: `refused` by reason, and `passed_on` to another model by alias and
+    reason. `bottleneck` null: no backend limits the pool. `tenants` are those with requests that are queued, running,
+    served within 15 minutes, or refused within one minute; `groups`: their groups. `sessions` null: agents' turns are
+    never held in this pool.
     """
 
     policy: str
@@ -275,10 +277,10 @@ class LivePagePool(Struct, kw_only=True):
 
 
 class LivePageDocument(Struct, kw_only=True):
-    """Everything that the live page shows now. `at`: seconds since 1970. `keys_refused`: calls of the last minute
-    without a key or with one that is not valid, which count for no tenant. As `text/event-stream`: an event `state`
-    with this document, then once a second an event `patch` with the changes, a JSON merge patch (RFC 7396): null
-    removes a member, and a missing member means the same as null.
+    """All data of the live page, as of `at`, in seconds since 1970. `keys_refused`: calls of the last minute without a
+    valid key, which count for no tenant. As `text/event-stream`, it is an event `state` with this document, then once a
+    second an event `patch` with the changes as a JSON merge patch (RFC 7396). Null removes a member: a missing member
+    means the same as null.
     """
 
     at: float
@@ -289,8 +291,8 @@ class LivePageDocument(Struct, kw_only=True):
 
 
 class LiveGroupPool(Struct, kw_only=True):
-    """The state of one pool for one group. `queued`, `in_flight` and `oldest_wait_s` are over the group's tenants.
-    `groups`: the group itself.
+    """A pool in the live document of one group's administrator. `queued`, `in_flight` and `oldest_wait_s` are over the
+    group's tenants. `groups` has only the group itself.
     """
 
     policy: str

@@ -21,8 +21,8 @@ ROUNDING: Final = 2e-4  # two rounded shares that were equal differ by less
 
 @dataclass(frozen=True, slots=True)
 class ShareParts:
-    """The shares of tenants, of tiers or of groups in a pool's service, in one window. They are from 0 to 1, by name;
-    absent: 0.
+    """The shares, from 0 to 1, of tenants, of tiers or of groups in a pool's service in one window of time, by name:
+    the share that each got, is due, would get by weights alone, and asks for. A missing name means 0.
     """
 
     got: Mapping[str, float] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class ShareParts:
 
 @dataclass(frozen=True, slots=True)
 class WindowShares:
-    """The shares of a pool's service in one window, got and due, by tenant, tier and group."""
+    """The shares of tenants, tiers and groups in a pool's service in one window of time."""
 
     tenants: ShareParts = ShareParts()
     tiers: ShareParts = ShareParts()

@@ -27,8 +27,8 @@ _Totals = tuple[float, int, int, int, int, int, int]  # the last one is the numb
 
 
 class ServiceWindow:
-    """The service, tokens and waiting time of each tenant of one pool in the last seconds or minutes. Mutable: a
-    reading calls `begin`, then `saw` with all tenants, then `end`.
+    """A sliding window over the last seconds or minutes of one pool: the service, tokens and waiting time of each
+    tenant in it. Mutable: to update it, call `begin`, then `saw` with all tenants, then `end`.
     """
 
     def __init__(self, length_s: float, bucket_s: float) -> None:

@@ -34,9 +34,9 @@ def _usual(values: Sequence[float], _weights: Sequence[float]) -> float:
 
 
 class RingColumn(NamedTuple):
-    """A column of the history's rows: how its values are stored and merged. `least`: the smallest value that differs
-    from 0; `merge` makes one value from the values of two processes for the same time; `span` makes one value from the
-    values of the parts of a longer time and their weights.
+    """A column of the history's rows: how its values are stored in a byte and merged. `least` is the smallest value
+    that differs from 0. `merge` makes one value from those of two processes for the same time. `span` makes the value
+    of a longer time from the values of its parts, with their weights.
     """
 
     name: str

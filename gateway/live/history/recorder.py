@@ -46,8 +46,8 @@ T = TypeVar("T")
 
 
 class Happened(NamedTuple):
-    """An event of this process for the history: `what` happened to the `name` of this `kind`, at this time in seconds
-    since 1970.
+    """An event of this process for the history, such as a backend that became unavailable: `what` happened to the thing
+    `name` of this `kind`, at a time in seconds since 1970.
     """
 
     at: float
@@ -57,8 +57,8 @@ class Happened(NamedTuple):
 
 
 class Rings:
-    """The history of all things of one kind in one pool, such as all its tenants. It consists of two rings: an hour in
-    steps of 10 s, and a day in minutes.
+    """The history of one kind of things in one pool, such as its tenants, in two tables: the last hour in steps of 10
+    s, and the last day in minutes.
     """
 
     def __init__(self, columns: tuple[RingColumn, ...]) -> None:
@@ -211,8 +211,8 @@ class _TotalsReading:
 
 
 class HistoryRecorder:
-    """The recorder of one process's history, which writes it into rings every 10 s. Made on the loop. It gets the
-    samples of pools that the metrics take, and each call that ended.
+    """The recorder of one process's history: every 10 s, it writes values into Rings. It gets the samples of pools that
+    the metrics take, and each call that ended. Made on the loop.
     """
 
     def __init__(

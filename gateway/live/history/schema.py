@@ -9,10 +9,10 @@ Number = Annotated[float | None, Meta(description="null: nothing was recorded, o
 
 
 class HistoryEvent(Struct, kw_only=True):
-    """An event of the history. It happened `at`, in seconds since 1970. `kind`: `change` by an administrator (`actor`)
-    of `name`, which begins with its kind and a slash, with `before`, `after`, `declared` and `actor_label` as in the
-    audit log (the administrator of a group does not read these); `note` by `actor`, as text; `leader`: the process
-    `name` leads from then on; `backend`: `name` was `not_available` or is `available` again.
+    """An event of the history, `at` seconds since 1970. Its `kind` is one of four. `change`: the administrator `actor`
+    changed `name` (kind/name); `before`, `after`, `declared` and `actor_label` are as in the audit log, and the
+    administrator of a group does not get these four. `note`: a text by `actor`. `leader`: the process `name` leads from
+    then on. `backend`: the backend `name` became `available` or `not_available`.
     """
 
     at: float
@@ -28,20 +28,22 @@ class HistoryEvent(Struct, kw_only=True):
 
 class HistoryPool(Struct, kw_only=True):
     """The recorded values of a pool, tier, group, tenant or backend in one pool. `values` has, by name, one value for
-    each step. Null: nothing was recorded. Of a pool, tier, group or tenant: `share` of what the pool served; `tokens`
-    of prompts and answers; `wait_s`: the longest wait of a request; `ttft_s`: the TTFT within which nine of ten streams
-    began; `refused` calls; `cost`; `queued` (not of a tenant): requests that waited when the step ended (for a minute:
-    the most). Of a backend: `available`, a part of the time; requests `in_flight` and `requests_limit`; `kv_tokens`
-    reserved and `kv_tokens_limit`; `step_s`, the time of a step. Each value is right within 9 %, by minutes within 18
-    %.
+    each step. Null: nothing was recorded. Each value is right within 9 %, by minutes within 18 %.
+
+    Of a pool, tier, group or tenant: `share` of the pool's service; `tokens` of prompts and answers; `wait_s`, the
+    longest wait of a request; `ttft_s`, the p90 of the time to first token; `refused` calls; `cost`; `queued` (not of a
+    tenant), the waiting requests at the end of the step (for a minute: the most). Of a backend: `available`, the part
+    of the time; requests `in_flight` and `requests_limit`; reserved `kv_tokens` and `kv_tokens_limit`; `step_s`, the
+    time of an engine step.
     """
 
     values: dict[str, Series]
 
 
 class History(Struct, kw_only=True):
-    """The history of a pool, tier, group, tenant or backend. Step n began at `from_s` + n * `step_s`, in seconds since
-    1970. `missing`: processes that did not answer. `currency` of costs; null: there are no prices.
+    """The history of a pool, tier, group, tenant or backend (`of`). Step number n, from 0, begins at `from_s` + n *
+    `step_s`, in seconds since 1970. `missing`: processes that did not answer. `currency` is that of costs; null: there
+    are no prices.
     """
 
     of: str
@@ -63,8 +65,9 @@ class MinuteRow(Struct, kw_only=True):
 
 
 class HistoryMinute(Struct, kw_only=True):
-    """The history of one minute. The minute began at `at`, in seconds since 1970. There is one row for each pool, tier,
-    group, tenant or backend that did anything. `is_recorded`: the minute was recorded.
+    """The history of the minute that began at `at`, in seconds since 1970. It has one row for each pool, tier, group,
+    tenant or backend that did anything. `is_recorded`: the minute was recorded. `missing`: processes that did not
+    answer.
     """
 
     at: int

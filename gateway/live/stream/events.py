@@ -26,7 +26,7 @@ PIECE_BYTES: Final = 64 << 10  # compressed in about a millisecond
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One server-sent event as its bytes on the wire; `deflated` is empty where no viewer takes gzip."""
+    """One server-sent event as bytes on the wire, plain and as gzip; `deflated` is empty if no viewer takes gzip."""
 
     plain: bytes
     deflated: bytes = b""
