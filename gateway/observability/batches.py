@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class Batches(ABC, Generic[Record]):
-    """Records that are taken on the event loop and handled in a thread, in batches. Mutable; `close` handles the
-    rest, within CLOSE_S_MAX.
+    """A queue of records that are written on the event loop and handled in a thread, in batches. Mutable; `close`
+    handles the rest, within CLOSE_S_MAX.
     """
 
     def __init__(self, name: str, *, records_max: int, interval_s: float, batch_max: int = sys.maxsize) -> None:

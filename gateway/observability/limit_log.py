@@ -33,7 +33,9 @@ class _Logged:
 
 
 class LimitLog:
-    """The writer of log lines about the limits of all backends. Mutable."""
+    """The writer of log lines when the limit of a backend (its requests at once) begins or stops to bind, or changes.
+    Mutable.
+    """
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], _Logged] = {}

@@ -12,7 +12,9 @@ INTERVAL_S: Final = 0.1
 
 
 class LoopLag:
-    """A measurement of the delay of the loop on which it is made. Mutable; call `start`, and `stop` at the end."""
+    """A measurement of the event loop's lag: how late its timers fire, in seconds. Mutable; call `start`, and `stop` at
+    the end.
+    """
 
     def __init__(self, into: Histogram) -> None:
         self._loop = asyncio.get_running_loop()

@@ -26,14 +26,14 @@ class CallTrace:
     seconds, except `arrived_at`: Unix time.
 
     `client` is the address of the client, also behind trusted proxies. `model` is the model that serves the call, and
-    `alias` the alias that the client used, if any. `is_resumable` is None until a stream begins; `pauses` are the
-    causes and seconds of its interruptions that are over. `not_continued` says how the next backend's model
-    differed, if no backend served the same model. `answer_id` is set if the API can fetch answers later. `cors` are the
-    CORS headers of the response. `usage_max` is the most usage that the call's parameters allow; None: not known.
-    `overstated`: a backend reported more, and `usage_max` is charged. `passed_on` has the models of the alias that
-    did not serve the call, each with the reason. `rate_limits` returns the present state of the tenant's limits; None:
-    it has no limits. `spans` is set for a call that OpenTelemetry samples. For any other call, `traceparent` is the
-    header for the backend; None: the client's own header is passed on.
+    `alias` the alias that the client used, if any. `is_resumable` is None until a stream begins; `pauses` has the cause
+    and seconds of each ended interruption. `not_continued` says how the next backend's model differed, if no backend
+    served the same model. `answer_id` is set if the API can fetch answers later. `cors` are the CORS headers of the
+    response. `usage_max` is the most usage that the call's parameters allow; None: not known. `overstated`: a backend
+    reported more, and `usage_max` is charged. `passed_on` has the models of the alias that did not serve the call, each
+    with the reason. `rate_limits` returns the present state of the tenant's limits; None: it has no limits. `spans` is
+    set for a call that OpenTelemetry samples. For any other call, `traceparent` is the header for the backend; None:
+    the client's own header is passed on.
     """
 
     endpoint: str
@@ -168,7 +168,9 @@ class CallObserver(Protocol):
 
 
 class Telemetry:
-    """The reporter of ended calls to the logs, the tracer and the meters. The trace log gets only admitted calls."""
+    """The reporter of ended calls to the logs, the tracer and the meters (counters). The trace log gets only admitted
+    calls.
+    """
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class _OfModel:
 
 
 class CallMeter:
-    """A counter of calls that have ended. Mutable."""
+    """The counter of ended calls, and of their latencies, for the metrics. Mutable."""
 
     def __init__(self, histograms: Histograms, tenants_max: int) -> None:
         self._to = histograms

@@ -34,7 +34,7 @@ class Histogram:
 
 
 class HistogramFamily:
-    """A metric whose series are histograms, by label values. Mutable."""
+    """A metric with one Histogram for each combination of label values. Mutable."""
 
     def __init__(self, name: str, help: str, labels: Labels = (), *, bounds: tuple[float, ...]) -> None:  # noqa: A002
         """`help` is the help text in Prometheus' format."""

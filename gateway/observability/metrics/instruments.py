@@ -32,7 +32,9 @@ Values = dict[Labels, float]
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so a look-up hashes no text
 class Family:
-    """A metric whose values are read on a scrape. One whose name ends in `_total` is a counter, any other a gauge."""
+    """The name, help text and labels of a metric whose values are read on a scrape. If its name ends in `_total`, it is
+    a counter, otherwise a gauge.
+    """
 
     name: str
     help: str
@@ -48,7 +50,7 @@ class Family:
 
 
 class SloFamilies(NamedTuple):
-    """The counters of SLO attainment, over requests with an SLO envelope."""
+    """The counter metrics of SLO attainment, over requests with an SLO envelope (latency targets)."""
 
     requests: Family
     kept: Family
@@ -270,7 +272,7 @@ FAMILIES: Final = tuple(each for each in list(globals().values()) if isinstance(
 
 
 class Histograms:
-    """The metrics that are histograms: of calls, observed at their end, and of the event loop's lag."""
+    """All metrics that are histograms: of calls, observed at their end, and of the event loop's lag."""
 
     def __init__(self) -> None:
         self.wait = HistogramFamily(

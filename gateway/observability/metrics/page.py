@@ -34,8 +34,8 @@ Row = TypeVar("Row")
 
 
 class Metrics:
-    """The metrics of one gateway, and their page. Made on its loop; call `start`, and `stop` at the end. `calls` counts
-    calls at their end.
+    """The metrics of one gateway, and the maker of their page for Prometheus. Made on its loop; call `start`, and
+    `stop` at the end. `calls` counts calls at their end.
     """
 
     def __init__(

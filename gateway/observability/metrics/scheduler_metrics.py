@@ -40,8 +40,9 @@ Of = tuple[str, str]  # a pool and one of its tenants
 
 
 class TierGap(NamedTuple):
-    """The service gap of one tier, in service over weight, with its bound and Jain's index. The bound is what the
-    policy guarantees; None: it guarantees none. The index is None where no tenant received service.
+    """The service gap of one tier: the largest difference in service over weight between two waiting tenants. `bound`
+    is the largest gap that the policy guarantees; None: it guarantees none. `jain_index` is Jain's fairness index;
+    None: no tenant received service.
     """
 
     gap: float
@@ -50,7 +51,7 @@ class TierGap(NamedTuple):
 
 
 class PoolWatch(Protocol):
-    """An observer of one pool, which gets the results of a look that is taken for the metrics."""
+    """An observer of the tenants of one pool: it gets the samples that are taken for the metrics, slice by slice."""
 
     def saw(self, views: Mapping[str, TenantView]) -> None:
         """Some of the pool's tenants were seen."""
@@ -62,7 +63,7 @@ class PoolWatch(Protocol):
 
 
 class LookWatch(Protocol):
-    """An observer of all pools, which gets the results of the looks that are taken for the metrics."""
+    """An observer of all pools: for each pool that is sampled for the metrics, it may give a PoolWatch."""
 
     def look(self, pool: str, snapshot: Snapshot) -> PoolWatch | None:
         """A look at this pool begins. Returns an observer for its tenants, or None if they are not of interest."""
@@ -87,9 +88,7 @@ class _Look:
 
 
 class SchedulerMetrics:
-    """The metrics that are read from the schedulers of all pools, as of the latest look at them. Mutable; each look
-    replaces `seen`.
-    """
+    """The metrics that are read from the Schedulers of all pools, by a sample (`look`) about once a second. Mutable."""
 
     def __init__(
         self,

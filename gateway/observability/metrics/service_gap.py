@@ -24,8 +24,8 @@ WINDOWS_S: Final = (2.0, 10.0, 60.0, 300.0)
 
 
 class TenantService(NamedTuple):
-    """The service of one tenant at one moment. `service` is its total so far; `waiting_spell` numbers its present
-    wait; 0: it does not wait.
+    """The service of one tenant at one moment. `service` is its total so far. `waiting_spell` is the number of its
+    present period of waiting; 0: it does not wait.
     """
 
     tier_id: str
@@ -36,8 +36,9 @@ class TenantService(NamedTuple):
 
 
 class Evenness(NamedTuple):
-    """The evenness of service among tenants of one tier (and of one group in it) that waited at the same time. It is
-    the largest gap, in service over weight, and the least of Jain's index (None where no tenant received anything).
+    """The evenness of service among tenants of one tier (and of one group in it) that waited at the same time. `gap` is
+    the largest difference in service over weight. `jain_index` is the least of Jain's index; None: no tenant received
+    service.
     """
 
     gap: float
@@ -53,7 +54,9 @@ class _Noted:
 
 
 class ServiceGap:
-    """The measurement of one pool's service gap. Mutable."""
+    """The measurement of one pool's service gap: the largest difference in service over weight between tenants that
+    waited side by side. Mutable.
+    """
 
     def __init__(self, windows_s: tuple[float, ...] = WINDOWS_S) -> None:
         """An interval is at most as long as its window; tenants that have waited for half of a window are compared."""
@@ -111,9 +114,9 @@ def jain_index(received: list[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class GapBound:
-    """The bound that a pool's fairness policy guarantees on its service gap. `ahead_service` is the policy's K.
-    `is_capped`: a tenant may hold only a part of the service in flight. `is_per_engine`: requests wait for one backend
-    each, and the bound holds for each backend.
+    """The largest service gap that a pool's fairness policy guarantees. `ahead_service` is the service by which the
+    policy lets a tenant be ahead (K). `is_capped`: a tenant may hold only a part of the service in flight.
+    `is_per_engine`: each request waits for one backend, and the bound holds for each backend.
     """
 
     bound: FairnessBound

@@ -21,8 +21,8 @@ CHANGES_MAX: Final = 8  # replacements in one look
 
 
 class TenantSeries:
-    """The choice of the tenants that have metric series of their own, by traffic. Mutable: `saw` is called for each
-    tenant in a look, `looked` at its end.
+    """The choice of the tenants that have metric series of their own: those with the most traffic. Mutable. In each
+    sample of the metrics, call `saw` for each tenant, and `looked` at the end.
     """
 
     def __init__(self, tenants_max: int, on_gone: Callable[[str], object]) -> None:

@@ -26,7 +26,7 @@ _LOW_64: Final = (1 << 64) - 1
 
 
 class Parent(NamedTuple):
-    """The caller's span, which is the parent of a call's span."""
+    """The span of the gateway's caller, from the `traceparent` header. It is the parent of the call's own span."""
 
     trace_id: int
     span_id: int
@@ -35,8 +35,8 @@ class Parent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The sampling decision for a call: `is_sampled` says to record the call's events. For other calls, `traceparent`
-    is the header for the backend; None: the caller's own.
+    """The decision whether a call is traced. `is_sampled`: its spans are recorded. If not, `traceparent` is the header
+    for the backend; None: the client's own header is passed on.
     """
 
     is_sampled: bool
@@ -49,7 +49,7 @@ _AS_THE_CALLER: Final = Decision(is_sampled=False)
 
 
 class Sampling:
-    """The sampler of one gateway's traces."""
+    """The sampler of one gateway's traces: it decides for each call whether the call is traced."""
 
     def __init__(self, sampler: str, sample_ratio: float, rng: Random) -> None:
         """`sampler` is a name of SAMPLERS; `sample_ratio` is from 0 to 1."""

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class SpanShipper(Batches[ReadableSpan], SpanProcessor):
-    """A sender of ended spans, in a thread of its own. `shutdown` sends the rest. Only the number
-    of those that are `lost` shows a collector that does not answer.
+    """The sender of ended spans to the collector, in a thread of its own. `shutdown` sends the rest. If the collector
+    does not answer, only the number of `lost` spans shows it.
     """
 
     def __init__(self, exporter: SpanExporter, *, spans_max: int = SPANS_MAX, interval_s: float = INTERVAL_S) -> None:

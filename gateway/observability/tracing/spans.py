@@ -25,8 +25,8 @@ SENDS_MAX: Final = 16  # dispatches, and waits, of one call that get a span: ret
 
 @dataclass(slots=True)
 class Queued:
-    """One wait of a traced call in the queue; times of time.perf_counter, in seconds. `reason` None: dispatched at
-    once.
+    """One wait of a traced call in the queue. Times are of time.perf_counter, in seconds. `reason` is why it waited;
+    None: it was dispatched at once.
     """
 
     span_id: int
@@ -38,7 +38,9 @@ class Queued:
 
 @dataclass(slots=True)
 class Sent:
-    """One dispatch of a traced call to a backend. `came_back` is the reason why the call returned to the queue."""
+    """One dispatch of a traced call to a backend. Times are as in Queued. `came_back` is the reason why the call
+    returned to the queue.
+    """
 
     span_id: int
     backend_id: str
@@ -50,7 +52,7 @@ class Sent:
 
 @dataclass(slots=True)
 class CallSpans:
-    """The spans of one traced call so far. Implements `QueueWatch` of the dispatcher."""
+    """The facts for the spans of one traced call so far. It is the call's QueueWatch, which the Dispatcher notifies."""
 
     decision: Decision
     method: str

@@ -46,8 +46,8 @@ Attributes = dict[str, Value]
 
 
 class NextIds(IdGenerator):
-    """A generator of OpenTelemetry ids, which returns the ids that the tracer has set. The backend of the span was sent
-    these ids before.
+    """A generator of OpenTelemetry ids that returns the ids which the tracer has set: the backend was sent them before
+    the span was made.
     """
 
     trace_id = 0
@@ -61,7 +61,7 @@ class NextIds(IdGenerator):
 
 
 class Tracing:
-    """The tracer that makes the spans of sampled calls. Mutable; its `shipper` sends them, and the rest at its end."""
+    """The tracer that makes the OpenTelemetry spans of sampled calls. Mutable. Its `shipper` sends the spans."""
 
     def __init__(self, sampling: Sampling, exporter: SpanExporter, *, version: str) -> None:
         self._sampling = sampling
