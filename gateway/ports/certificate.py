@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 class Certificate:
-    """The certificate of a port; `context` is for the listener. Mutable: new connections get the newest certificate
-    while it is watched.
+    """The TLS certificate of a port, read again when its files change. `context` is for the listener. Mutable: new
+    connections get the newest certificate while `watch` runs.
     """
 
     def __init__(self, cert_file: Path, key_file: Path, *, look_s: float = LOOK_S) -> None:

@@ -18,9 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Descriptors:
-    """A watch on this process's file descriptors, which logs an error when they are short, once a minute at most.
-    Mutable.
-    """
+    """A watch on this process's file descriptors, which logs an error, once a minute, if they are short. Mutable."""
 
     def __init__(self) -> None:
         self.watch = Periodic(self._look, LOOK_S, "look at file descriptors")

@@ -12,8 +12,8 @@ from aiohttp.web_protocol import RequestHandler
 
 @runtime_checkable
 class AnswersErrors(Protocol):
-    """A server that makes its own error responses, for requests that could not be parsed and for failures of
-    handlers.
+    """The interface of a server that makes its own error responses, to requests that cannot be parsed and to failures
+    of handlers.
     """
 
     def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
@@ -22,8 +22,8 @@ class AnswersErrors(Protocol):
 
 
 class ErrorConnection(RequestHandler):
-    """A client's connection to a server that makes its own error responses. Failures are logged under the server's
-    name.
+    """A client's aiohttp connection to a server that makes its own error responses (AnswersErrors). Failures are logged
+    under the server's name.
     """
 
     __slots__ = ()

@@ -43,7 +43,8 @@ SHORT_OF_DESCRIPTORS: Final = "descriptors"
 
 @dataclass(frozen=True, slots=True)
 class Handshakes:
-    """The limits on TLS handshakes at a port where clients authenticate by certificates. `context` is called for each.
+    """The limits on TLS handshakes at a port where clients authenticate by certificates. `context` is called for each
+    handshake.
 
     At most HANDSHAKES_MAX handshakes are in progress, each for at most `s_max` seconds. A further handshake ends the
     oldest one, because a valid client needs no more than two round trips. `failed` is called for each failure.
@@ -55,7 +56,7 @@ class Handshakes:
 
 
 class PortServer(Protocol):
-    """The server of the connections of a port: aiohttp's, or that of the data port."""
+    """The interface of a server that handles the connections of a port: aiohttp's, or that of the data port."""
 
     def __call__(self) -> asyncio.BaseProtocol:
         """The protocol of a new connection."""
@@ -71,7 +72,9 @@ class PortServer(Protocol):
 
 
 class Listener:
-    """The listener of one port. Call `start` on the loop that runs it, and `stop`."""
+    """The listener of one port: it accepts connections for a PortServer, with TLS if configured. Call `start` on the
+    loop that runs it, and `stop`.
+    """
 
     def __init__(
         self,
