@@ -60,8 +60,8 @@ NOT_THERE, ANY_THERE = "", "*"  # etags of an edit: the entry must not exist, or
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of one registry entry to a desired state; `body` None: deleted. `etag` is the etag that the entry must
-    have now; None: any, or no entry.
+    """A change of one registry entry. `body` has the fields of its desired state; None: delete it. `etag` is the etag
+    that the entry must have now; None: any, and the entry need not exist.
     """
 
     kind: str
@@ -72,8 +72,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition for a change of the registry, which depends on other entries. `check` raises where the condition does
-    not hold. It sees all earlier changes with a guard of this name, at any gateway.
+    """A condition for a change of the registry that depends on other entries. `check` raises if it does not hold.
+    Changes with a guard of one `name` are made one after the other, at all gateways, so `check` sees the earlier ones.
     """
 
     name: str

@@ -21,8 +21,8 @@ LIVE_SCHEDULING = frozenset({"fairness", "prediction", "placement"})
 
 
 class Declaration:
-    """The entries that the file and discovery declare at present. Mutable. Raises ValueError where the key file cannot
-    be read.
+    """The registry entries that the configuration file and discovery declare at present. Mutable. Raises ValueError
+    where the key file cannot be read.
     """
 
     def __init__(self, config: Config) -> None:

@@ -30,11 +30,11 @@ Declared = Mapping[str, Mapping[str, Section]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the registry, which is the desired state of one thing. `body` holds the fields that were set,
-    `section` also the defaults of the others.
+    """One entry of the registry: the desired state of a tenant, a backend or another thing. `body` holds the fields
+    that were set; `section` also has the defaults of the others.
 
-    `version` is that of its document in the store, 0 if only the file declares it; `etag` changes whenever the body
-    does.
+    `version` is the version of its document in the store, 0 if only the file declares it; `etag` changes whenever
+    `body` does.
     """
 
     kind: str
@@ -89,8 +89,8 @@ def _declared_key(record: KeyRecord) -> ApiKey:
 
 
 class View:
-    """All entries of the registry. An entry is read from its document in the store or, without one, from its
-    declaration in the file or by discovery. Mutable.
+    """All entries of the registry, in memory, by kind and name. An entry comes from its document in the store or,
+    without one, from its declaration in the file or by discovery. Mutable.
     """
 
     def __init__(self, declared: Declared) -> None:

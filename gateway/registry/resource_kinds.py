@@ -53,7 +53,7 @@ class DrainedSection(Section):
 
 
 class CaSection(Section):
-    """The setting of a CA as text, which is replicated to every gateway and names no file on their disks."""
+    """The setting of a CA as PEM text. So it is replicated to every gateway, and needs no file on their disks."""
 
     ca_pem: Annotated[
         str | None,
@@ -75,7 +75,7 @@ class CaSection(Section):
 
 
 class ManagedBackend(CaSection, DrainedSection, BackendSection):
-    """A backend as in the file, with the settings that only the API sets."""
+    """A backend with the settings of the configuration file, and those that only the admin API sets."""
 
     @model_validator(mode="after")
     def _has_one_ca(self) -> Self:
@@ -91,7 +91,9 @@ class ManagedBackend(CaSection, DrainedSection, BackendSection):
 
 
 class KeySection(LimitedSection):
-    """The settings of an API key that can change. Its limits and budgets apply to it, within those of its tenant."""
+    """The settings of an API key that can change. Its limits and budgets apply to the key's calls, besides those of its
+    tenant.
+    """
 
     label: Annotated[
         str, Field(max_length=LABEL_CHARS_MAX, description="what it is for"), FormField("Label", example="for people")
@@ -103,7 +105,7 @@ class KeySection(LimitedSection):
 
 
 class KeyHolder(Section):
-    """The holder of a key: a tenant (data port) or a role (admin port)."""
+    """The holder of an API key: a tenant (for the data port) or a role (for the admin port)."""
 
     tenant: Annotated[TenantName | None, Field(description="with it the key is for the data port")] = None
     role: Annotated[Role | None, Field(description="with it the key is for the admin port")] = None
@@ -111,7 +113,7 @@ class KeyHolder(Section):
 
 
 class ApiKey(KeySection, KeyHolder):
-    """An API key as it is stored."""
+    """An API key as it is stored: its HMAC and last characters, but not the key itself."""
 
     hmac: Hmac
     last_four: Annotated[str, Field(min_length=4, max_length=4)]
