@@ -33,7 +33,7 @@ WEIGHTS_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices(PolicyOptions):
-    """The options that choose the policies of a comparison."""
+    """The options that choose the policies of a comparison. All combinations of the choices are simulated."""
 
     def tried(self, config: Config, pool: str, *, seed: int = 0) -> list[TriedPolicy]:
         """All combinations of the choices, each under its own name. Raises ValueError, listing the possible names."""
@@ -87,8 +87,8 @@ class Choices(PolicyOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantChoices:
-    """The choice of the settings of each tenant in a trace. A configured tenant has its own settings; any other tenant
-    has weight 1 and the limit `requests_per_minute_max`. `weights` overrides the weights of both kinds.
+    """The settings for the tenants in a trace. A configured tenant has its own settings; any other tenant has weight 1
+    and the limit `requests_per_minute_max`. `weights` overrides the weights of both kinds.
     """
 
     configured: Mapping[str, Tenant] = field(default_factory=dict)

@@ -13,8 +13,8 @@ from policies.types import Request
 
 
 class RunExposure:
-    """The exposure U of a simulated run on `engines` that hold `kv_tokens` together. Mutable: it grows as requests are
-    sent.
+    """The exposure U of a simulated run: the service by which tenants' counters can differ although every decision was
+    right. The run's bound on service gaps is a multiple of it. Mutable: it grows as requests are sent.
     """
 
     def __init__(self, price: Price, *, kv_tokens: int, engines: int = 1) -> None:

@@ -46,8 +46,8 @@ class _ObservedSpan:
 
 
 class Shares:
-    """A measurement of the evenness of a run. It computes Jain's index of the service of tenants that waited all the
-    time, over windows of a minute (or a longer bin), x being service over weight.
+    """A measurement of how evenly service was shared in a run. For each window of a minute (or a longer bin), it
+    computes Jain's index over the service per weight of tenants that waited throughout.
     """
 
     def __init__(self) -> None:
@@ -83,8 +83,9 @@ class Shares:
 
 
 class Observer:
-    """A wrapper of a run's Scheduler that samples queues, engines and service. `tenant_of` returns the tenant of an id,
-    for tenants that the Scheduler does not know yet; `groups` has the groups of tenants, by id.
+    """A wrapper of a run's Scheduler that passes all calls on and samples queues, engines and service. `tenant_of`
+    returns the tenant of an id, for tenants that the Scheduler does not know yet; `groups` has the groups of tenants,
+    by id.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ QUANTILES = "NUMBER|PART:VALUE,..."
 
 
 class Holding(StrEnum):
-    """The choice of whether sessions are held (docs/agents.md)."""
+    """An option: whether the turns of agents' sessions are held while they have no room (docs/agents.md)."""
 
     HELD = "held"
     FREE = "free"
@@ -105,7 +105,9 @@ class RunOptions(PolicyOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """The options of `fairlead simulate agents`. A distribution that is None has the published values."""
+    """The options of `fairlead simulate agents`, which writes a trace of agents' calls. A distribution that is None has
+    the published values.
+    """
 
     agents: Annotated[
         list[str],

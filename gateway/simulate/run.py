@@ -33,8 +33,8 @@ REST = "all others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFleet:
-    """The engines of a simulated pool. They are equal except for their `paces`, which multiply the step times (empty:
-    1).
+    """The specification of the engines of a simulated pool. All are equal, but `paces` multiplies the step times of
+    each (empty: 1).
     """
 
     coefficients: str
@@ -85,8 +85,8 @@ class SimulatedFleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedPolicy:
-    """A policy to simulate, with its price. `make_scheduler` makes the gateway's own Scheduler with this policy.
-    `promise` is the policy's bound on the difference in service between two tenants; None: it has no bound.
+    """A policy to simulate, with its price of service. `make_scheduler` makes the gateway's own Scheduler with this
+    policy. `promise` is the policy's bound on the difference in service between two tenants; None: it has no bound.
     """
 
     label: str

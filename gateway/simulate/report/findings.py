@@ -10,7 +10,9 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantFindings:
-    """The findings of one tenant. Times to first token are in seconds, rates are per second of the whole run."""
+    """The results of one tenant in a simulated run. Times to first token are in seconds. Service is in service units,
+    in total.
+    """
 
     requests: int
     served: int
@@ -24,8 +26,8 @@ class TenantFindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFindings:
-    """The findings of one group, or of all tenants without one: sums over its `tenants`, and its share of all service.
-    The share is from 0 to 1. `weight` is None where there is no group.
+    """The results of one group, or of all tenants without one (`weight` None): sums over its `tenants`, and its share
+    of all service, from 0 to 1.
     """
 
     tenants: int
@@ -39,10 +41,11 @@ class GroupFindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFindings:
-    """The findings of all sessions together. A turn waits from its arrival to its dispatch, a session takes from its
-    first arrival to its last end. `held_turns` waited for room, `held_mean_s` in the mean; `yields` of the `pauses` are
-    those of sessions that had had their quantum. `held_max` and `paused_max` are the most sessions that were held and
-    paused at once. `etas`: the part of its KV pool that each engine's sessions could have at the end.
+    """The results of all agents' sessions in a simulated run. A turn's wait is from its arrival to its dispatch; a
+    session lasts from its first arrival to its last end. `held_turns` waited for room, for `held_mean_s` seconds on
+    average. `yields` counts the `pauses` of sessions that had used their quantum. `held_max` and `paused_max` are the
+    most sessions that were held, and paused, at once. `etas` has, for each engine, the part of its KV pool that
+    sessions could have at the end.
     """
 
     sessions: int
@@ -63,11 +66,12 @@ class SessionFindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of a run. None where a figure does not exist: no two tenants waited, no bound is known.
+    """The figures of a simulated run. None: the figure does not exist, because no two tenants waited or no bound is
+    known.
 
-    `throughput_tokens_per_s` counts prompt and output tokens of served requests, as the VTC paper does. Service
-    differences are in service units (`bound_used_ratio`: the largest over its bound), `owed_service_per_s` is per
-    second (gateway/simulate/report/tally.py).
+    `throughput_tokens_per_s` counts prompt and output tokens of served requests, as the VTC paper does. Differences are
+    in service units; `bound_used_ratio` is the largest difference over its bound. `owed_service_per_s` is the unserved
+    demand per second (gateway/simulate/report/tally.py).
     """
 
     duration_s: float
@@ -91,7 +95,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The curves of a run: series of (seconds, value), one per bin of `bin_s`; distributions of (seconds, part)."""
+    """The curves of a simulated run. Series are (seconds, value), one point per bin of `bin_s` seconds. Distributions
+    (`ttft`) are (seconds, part): the part of latencies up to that number of seconds.
+    """
 
     bin_s: float
     service: Mapping[str, Points]
@@ -104,8 +110,8 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The findings of one policy's run. Tenants are in order of asked service, the loudest first; there is at least
-    one.
+    """The results of one policy's simulated run. Tenants are in order of the service that they asked for, the largest
+    demand (`loudest`) first; there is at least one.
     """
 
     policy: str
@@ -126,6 +132,6 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The setting of a comparison, which all of its runs have in common, in words for the reader."""
+    """The facts that all runs of a comparison have in common, as text for the reader."""
 
     facts: Mapping[str, str]

@@ -23,7 +23,7 @@ def added(one: float, other: float) -> float:
 
 
 class Series:
-    """A series of values over a run, one per bin of time; an empty bin has no entry."""
+    """A series of values over the time of a run, one per bin of time; an empty bin has no entry."""
 
     __slots__ = ("_fold", "bins")
 

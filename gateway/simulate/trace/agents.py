@@ -71,8 +71,9 @@ def read_counts(texts: Iterable[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agents:
-    """The agents of one tenant in a generated trace. They have `sessions` sessions at once; each session is followed by
-    another. `added` is the number of tokens that a turn adds to its prompt, besides the previous answer.
+    """The agents of one tenant in a generated trace. They run `sessions` sessions at once; when a session ends, another
+    one begins. A turn's prompt is the previous prompt and answer, and `added` new tokens. Lengths and gaps are
+    distributions.
     """
 
     tenant_id: str
@@ -89,8 +90,8 @@ class Agents:
 
 
 class PlannedTurn(NamedTuple):
-    """One planned turn of an agent in a generated trace. `session` is the number of the turn's session, from 0. `gap_s`
-    is the time in seconds since the agent's previous turn, even if that was in another session.
+    """One planned turn of an agent in a generated trace. `session` is the number of its session, from 0. `gap_s` is the
+    time in seconds since the end of the agent's previous turn, even if that was in another session.
     """
 
     session: int

@@ -36,9 +36,9 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The settings with which a trace is simulated. `request_tokens_max` is the size of the largest request that an
-    engine can hold. `block_tokens` is the size of its KV blocks (None: it shares no prefixes). `output_tokens_max` is
-    the limit of a call that does not give one.
+    """The settings for simulating a trace. `request_tokens_max` is the size of the largest request that an engine can
+    hold. `block_tokens` is the size of the engine's KV blocks (None: it shares no prefixes). `output_tokens_max` is the
+    output limit of a call that does not give one. `speed` 2 lets calls arrive twice as fast.
     """
 
     request_tokens_max: int
@@ -103,9 +103,9 @@ class Replay:
 
 
 class Blocks:
-    """A converter of prompt prefixes, from blocks of a trace to blocks of an engine. A block of a trace stands for the
-    nearest number of whole blocks of the engine. Where blocks are cut by bytes their tokens are an estimate that
-    differs from call to call. A block keeps its first size, so that calls which share the block share all of it.
+    """A converter of prompt prefixes from blocks of a trace into blocks of an engine. A trace's block becomes the
+    nearest whole number of engine blocks. If the trace's blocks are cut by bytes, their tokens are estimates that
+    differ from call to call. So a block keeps its first size, and calls that share the block share all of it.
     """
 
     def __init__(self, block_tokens: int) -> None:
@@ -133,8 +133,8 @@ class Blocks:
 
 
 class SessionPrompts:
-    """A maker of the prompts of sessions, for a trace that gives the numbers of turns. Mutable: sessions and tenants
-    are numbered as they come.
+    """A maker of the prompts of sessions, for a trace that gives only the numbers of turns. Mutable: it numbers
+    sessions and tenants as they come.
     """
 
     def __init__(self) -> None:

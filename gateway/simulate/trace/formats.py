@@ -22,15 +22,15 @@ PREFIX_HASH_END = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class TraceCall:
-    """One call of a trace, which is one line. `at_s` is a time in seconds on the trace's own clock; None: the trace
-    does not say it. A call without output (refused, failed, left before its first token) has `output_tokens` 0 and
-    cannot be simulated, because the length of its answer is unknown. One that `waited_for` the call of that `number`
-    came `think_s` after its end, or after the first end in its `loop` (gateway/steering/what_if/closed_loops.py);
-    `at_s` is the time of the first call that they all waited for.
+    """One call of a trace, from one line. `at_s` is its arrival, in seconds on the trace's own clock. A call without
+    output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be simulated, because the
+    length of its answer is unknown. A call that `waited_for` the call of that `number` came `think_s` seconds after
+    that call's end, or after the first end in its `loop` (gateway/steering/what_if/closed_loops.py). Its `at_s` is then
+    the arrival of the first call of the chain.
 
-    Of a session: one with `gap_s` comes so long after the end of the line before it of its session, or of the session
-    `after` (session_turns.py). The prompt of one that is a `turn`, from 1, begins with all before it; `shared_tokens`
-    are those with which all sessions of its tenant begin.
+    Fields of a session's calls: `gap_s` is the time since the end of the previous line of the session, or of the
+    session `after` (session_turns.py). The prompt of turn number `turn` (from 1; 0: not given) begins with the prompts
+    and answers before it. `shared_tokens` is the beginning that all sessions of the tenant share.
     """
 
     at_s: float
@@ -60,7 +60,7 @@ class TraceCall:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of trace files: how its lines are read, and the rule that names tenants where the operator gives
+    """A format of trace files: how a line becomes a TraceCall, and the rule that names tenants if the operator gives
     none.
     """
 

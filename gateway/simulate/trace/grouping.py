@@ -15,7 +15,7 @@ USAGE = "name[:SEPARATOR]"
 
 @dataclass(slots=True)
 class Grouping:
-    """The assignment of a trace's tenants to groups. Mutable: a group is made with its first tenant."""
+    """The rule that assigns a trace's tenants to groups. Mutable: a group is made with its first tenant."""
 
     tenant_of: Callable[[str], Tenant]
     separator: str | None = None

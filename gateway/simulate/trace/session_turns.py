@@ -10,8 +10,8 @@ from gateway.simulate.trace.formats import TraceCall
 
 
 class SessionTurns:
-    """The latest line of each session in a trace, by tenant and name. The next line of a session is linked to it.
-    Mutable.
+    """The latest line of each session in a trace, by tenant and session. The next line of the session is made to wait
+    for it. Mutable.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ Namer = Callable[[Fields, TraceCall], str]
 
 
 class TraceError(Exception):
-    """An error: a trace cannot be read. It names the file, the line where there is one, and the reason."""
+    """An error: a trace file cannot be read. The text names the file, the line (if any) and the reason."""
 
     def __init__(self, path: Path, line: int | None, reason: str) -> None:
         super().__init__(f"{path}: {reason}" if line is None else f"{path}:{line}: {reason}")
