@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoTarget:
-    """The target of the demo's calls: the `model` of an engine that runs `requests_max` requests at a time."""
+    """The target of the demo's calls: a `model`, on an engine that runs at most `requests_max` requests at a time."""
 
     model: str
     requests_max: int

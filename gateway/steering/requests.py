@@ -37,8 +37,8 @@ comes first.
 
 
 class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
-    """One request of a gateway, as an operator sees it. Times are in seconds, `arrived_at` and `ended_at` since 1970.
-    `scheduler_id` is its id at the Scheduler that decides.
+    """One request of a gateway, as an operator sees it. `arrived_at` and `ended_at` are seconds since 1970; other times
+    are durations in seconds. `scheduler_id` is its id at the Scheduler that decides on it.
     """
 
     id: str
@@ -110,7 +110,9 @@ class Cancelling(StrEnum):
 
 
 class EndedRequests:
-    """The last ENDED_MAX requests that ended in this process. Mutable; a CallObserver."""
+    """A record of the last ENDED_MAX requests that ended in this process. Mutable; a CallObserver, which gets each
+    ended call.
+    """
 
     def __init__(self, process: str, pool_of: Callable[[str], str | None]) -> None:
         """`pool_of` finds the pool of a model."""
@@ -165,8 +167,8 @@ class EndedRequests:
 
 
 class FoundRequests(NamedTuple):
-    """The answer to a query for requests: the rows found in all processes, and the processes that did not answer.
-    `waits` has the reasons why the queued requests wait, by id at the Scheduler.
+    """The answer to a RequestQuery: the rows found in all processes, and the processes that did not answer (`missing`).
+    `waits` has the reasons why queued requests wait, by `scheduler_id`.
     """
 
     rows: list[RequestRow]
@@ -175,8 +177,8 @@ class FoundRequests(NamedTuple):
 
 
 class AllRequests:
-    """The requests of all processes of a gateway: the queued, the running and the last ended ones. Each process answers
-    for those that it has accepted.
+    """A finder of requests in all processes of a gateway: queued, running and recently ended ones. Each process answers
+    for the requests that it has accepted.
     """
 
     def __init__(self, others: Others, pools: Pools, active: ActiveCalls, ended: EndedRequests) -> None:

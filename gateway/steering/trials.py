@@ -41,9 +41,10 @@ class TrialCall:
 class TrialResult(msgspec.Struct, kw_only=True):
     """The result of a trial call.
 
-    `status` is that of the data port, and `error` why the call was refused or failed. `queue_s` is null where the call
-    was never sent to a backend, `ttft_s` is from its arrival to its first token, and `cost` is exact decimal text, null
-    without a price. `trace_id` is the trace that the call and its backend take part in.
+    `status` is the HTTP status that the data port returned, and `error` why the call was refused or failed. `queue_s`
+    is the time in the queue; null: the call was never sent to a backend. `ttft_s` is the time from its arrival to its
+    first token. `cost` is exact decimal text; null: there is no price. `trace_id` is the id of the trace of this call
+    and its backend.
     """
 
     request_id: str

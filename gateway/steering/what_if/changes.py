@@ -26,8 +26,8 @@ PLAYED: Final = ("tenants", "groups", "tiers")  # kinds of entries that a simula
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitChange:
-    """A change of the weights by which an alias divides its calls among its models. `before` and `after` are by model;
-    `sticky` is the alias's setting.
+    """A change of the weights by which an alias divides its calls among its models. `before` and `after` are weights by
+    model. `sticky` is the alias's setting of what keeps its model: each call, tenant or session.
     """
 
     sticky: str
@@ -43,7 +43,7 @@ class SplitChange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedChanges:
     """The changes of settings that a what-if simulates. `engines` is the number of additional engines; below 0: of
-    removed ones. `patches`: merge patches by kind and id. `splits`: by alias.
+    removed ones. `patches` are JSON merge patches of registry entries, by kind and id. `splits` are by alias.
     """
 
     engines: int = 0

@@ -37,8 +37,8 @@ STEADY_MAX: Final = 0.75  # and over the variance of times since ends: both are 
 
 
 class Waited(NamedTuple):
-    """The finding that a recorded call waited for another call to end. `for_call` is the index of the other call;
-    `think_s` is the time in seconds from the end of the other call to this call.
+    """The finding that a recorded call waited for another call of its client to end. `for_call` is the index of the
+    other call; `think_s` is the time in seconds from the other call's end to this call.
     """
 
     for_call: int

@@ -9,9 +9,9 @@ import msgspec
 
 
 class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):
-    """The changes that a what-if makes for sessions of agents. The KV pool of each engine is `kv_scale` times as large.
-    `held`: turns are held or not; None: as configured. `room_ratio`: contexts have this fixed part of the pool; None:
-    as learnt.
+    """The changes that a what-if makes for sessions of agents. Each engine's KV pool is made `kv_scale` times as large.
+    `held`: whether turns wait while their contexts do not fit; None: as configured. `room_ratio`: the part of the KV
+    pool that contexts may take, from 0 to 1; None: it is learnt.
     """
 
     kv_scale: float = 1.0
@@ -23,9 +23,10 @@ SESSIONS_AS_THEY_ARE: Final = SessionsChanged()
 
 
 class EngineSpec(msgspec.Struct, kw_only=True):
-    """The specification of the engines that are simulated in place of the pool's backends. `base_s` None: their step
-    times are those of the default engine. `paces` has the step times of each engine, as multiples of those given here;
-    empty: all are equal. `names` has the backend that each engine stands for; empty: it is not known.
+    """The specification of the engines that are simulated in place of the pool's backends. `base_s`, `token_s`,
+    `context_token_s` and `request_s` are coefficients of the step time in seconds; `base_s` None: those of the default
+    engine. `paces` multiplies the step times of each engine; empty: all are equal. `names` has the backend that each
+    engine stands for; empty: not known.
     """
 
     engines: int
@@ -40,8 +41,8 @@ class EngineSpec(msgspec.Struct, kw_only=True):
 
 
 class InsteadSpec(msgspec.Struct, kw_only=True):
-    """The specification of a what-if's second simulation, which has the asked settings. It names its files, and the
-    number of engines that it has more. `trace` None: it has the same calls as the first simulation.
+    """The specification of a what-if's second simulation, which has the asked settings: the paths of its files, and its
+    number of additional engines. `trace` None: it has the same calls as the first simulation.
     """
 
     trace: str | None
@@ -50,8 +51,8 @@ class InsteadSpec(msgspec.Struct, kw_only=True):
 
 
 class WhatIfSpec(msgspec.Struct, kw_only=True):
-    """The specification of the simulations of a what-if: their files, the pool and the changed settings. Settings that
-    differ from the recorded ones are `policy`, `weights`, `sessions`, and those in `instead`.
+    """The specification of a what-if's two simulations, for the process that runs them: the paths of their files, the
+    pool and its engines. The second one has the changed settings `policy`, `weights`, `sessions` and `instead`.
     """
 
     trace: str
@@ -65,8 +66,8 @@ class WhatIfSpec(msgspec.Struct, kw_only=True):
 
 
 class FoundCalls(msgspec.Struct, kw_only=True):
-    """The numbers of calls in a run, and their times to first token. `refused` is by reason. The times are the median
-    and the 99th percentile.
+    """The numbers of calls in a run (`refused` by reason), and the median and 99th percentile of their times to first
+    token.
     """
 
     requests: int
@@ -77,7 +78,7 @@ class FoundCalls(msgspec.Struct, kw_only=True):
 
 
 class FoundTenant(FoundCalls, kw_only=True):
-    """The figures of one tenant in a run. Null: only a simulation knows this figure."""
+    """The figures of one tenant in a run. `asked_service` null: only a simulation knows it."""
 
     weight: float
     service: float
@@ -85,10 +86,11 @@ class FoundTenant(FoundCalls, kw_only=True):
 
 
 class FoundSessions(msgspec.Struct, kw_only=True):
-    """The figures of agents' sessions in a simulation. A turn waits from its arrival to its dispatch, a session takes
-    from its first arrival to its last end. `held_turns` waited for room, `held_mean_s` in the mean; `yields` of the
-    `pauses` are those of sessions that had had their quantum. At most `held_max` sessions were held and `paused_max`
-    paused at once. `etas`: the part of its KV pool that each engine's contexts could have at the end.
+    """The figures of agents' sessions in a simulation. A turn's wait is from its arrival to its dispatch; a session
+    lasts from its first arrival to its last end. `held_turns` waited for room, for `held_mean_s` seconds on average.
+    `yields` counts the `pauses` of sessions that had used their quantum. `held_max` and `paused_max` are the most
+    sessions that were held, and paused, at once. `etas` has, for each engine, the part of its KV pool that contexts
+    could have at the end.
     """
 
     sessions: int
@@ -108,9 +110,9 @@ class FoundSessions(msgspec.Struct, kw_only=True):
 
 
 class FoundFigures(FoundCalls, kw_only=True):
-    """The figures of a run as a whole, and of its largest tenants (at most 200). `jain` compares tenants that waited;
-    `difference_max` is the largest difference of service over weight between two of them; `tpot_s` is the time per
-    output token after the first, the mean of all tokens. Null: not known, or only a simulation knows it.
+    """The figures of a run as a whole, and of its largest tenants (at most 200). `jain` is Jain's fairness index over
+    tenants that waited; `difference_max` is the largest difference of service over weight between two of them. `tpot_s`
+    is the mean time per output token after the first. Null: not known, or only a simulation knows it.
     """
 
     policy: str
@@ -129,11 +131,12 @@ class FoundFigures(FoundCalls, kw_only=True):
 
 
 class Trust(msgspec.Struct, kw_only=True):
-    """A judgement of whether a what-if can be trusted. It compares `replayed` with `happened`.
+    """A judgement of whether a what-if can be trusted: how far the simulation `replayed` is from the measured
+    `happened`.
 
-    They differ by this `factor` in the worst `figure`, tokens written per second or the median time to first token of
-    the `tenant`; times below 0.1 s count as alike. Above `factor_max` the simulation cannot be trusted, nor with fewer
-    than 20 calls of every tenant (`too_few_calls`).
+    `factor` is the ratio between them in the worst `figure`: output tokens per second, or the median time to first
+    token of the `tenant`; times below 0.1 s count as alike. The simulation is not trusted if `factor` exceeds
+    `factor_max`, or if every tenant has fewer than 20 calls (`too_few_calls`).
     """
 
     is_trusted: bool
@@ -144,7 +147,7 @@ class Trust(msgspec.Struct, kw_only=True):
 
 
 class WhatIfFound(msgspec.Struct, kw_only=True):
-    """The results of a simulation. `setting` describes the simulation; null: it has not ended."""
+    """The results so far of a what-if's simulations. `setting` describes the first one; empty: it has not ended."""
 
     setting: dict[str, str] = {}
     closed_loop_calls: int | None = None
@@ -160,10 +163,10 @@ class WhatIf(WhatIfFound, kw_only=True):
     `happened` was measured. `replayed` is a simulation of the same calls with the present settings: its difference from
     `happened` is the error of the simulation. `instead` is the simulation with the asked settings. `setting` describes
     the simulation. `closed_loop_calls` is the number of calls that came because an earlier call of their client had
-    ended; in both simulations they follow its simulated end after the same delay. All other calls come at their
-    recorded times. Without a limit every call is served in the end, so a tenant's total service is what its calls ask
-    for: compare waits, and see the preview for shares. `changes` are the changes of the request. `stopped`: the what-if
-    was ended by a DELETE, or because no client read it for a minute.
+    ended. In both simulations, such a call follows the simulated end of the earlier call after the recorded delay. All
+    other calls come at their recorded times. Without a limit every call is served in the end, so a tenant's total
+    service is what its calls ask for: compare waits, and see the preview for shares. `changes` are the changes of the
+    request. `stopped`: the what-if was ended by a DELETE, or because no client read it for a minute.
     """
 
     id: str

@@ -25,9 +25,9 @@ HASHES_MAX: Final = 500_000  # of prefixes, about 20 MB
 
 class RecordedCall(NamedTuple):
     """One recorded call, its time to first token (None: it had none, or was not streamed), and its duration, in
-    seconds. While it `is_running`, the duration is until now, and its output is unknown. `came_before`: it arrived
-    before the period that is asked for. `alias` is the name that it was called by, where that is an alias;
-    `backend` is the one that it was sent to last.
+    seconds. If it `is_running`, the duration is until now, and its output is unknown. `came_before`: it arrived before
+    the period that is asked for. `alias` is the alias that the client used, if any; `backend` is the last backend that
+    it was sent to.
     """
 
     record: TraceRecord
@@ -50,7 +50,9 @@ BESIDE: Final = ("key", "ttft_s", "took_s", "is_running", "came_before", "alias"
 
 
 class RecordedCalls:
-    """The calls of the last hour that this process accepted, as a what-if replays them. Mutable; a CallObserver."""
+    """The calls of the last hour that this process accepted, for what-ifs. Mutable; a CallObserver, which gets each
+    ended call.
+    """
 
     def __init__(self) -> None:
         self._calls: deque[RecordedCall] = deque()

@@ -59,8 +59,8 @@ class OneIsRunning(Exception):  # noqa: N818 - an answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request for a what-if, with the settings that differ from the recorded ones. `changes` are in the form of the
-    admin API. `pool` None: the pool with most calls.
+    """A request for a what-if: a simulation of the calls of the last `minutes` with other settings. `changes` are in
+    the form of the admin API. `pool` None: the pool with most calls.
     """
 
     policy: str | None
@@ -72,7 +72,7 @@ class Asked:
 
 
 class WhatIfs:
-    """The running what-if of one process, and the results of the last ones. Made on the loop; `stop` ends it."""
+    """The running what-if of one process, and the results of earlier ones. Made on the loop; `stop` ends it."""
 
     def __init__(
         self,
