@@ -71,8 +71,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a document in a transaction. `is_audited`: it is written to the audit log. `expected` is the
-    version that the document must have (0: it must not exist); None: any.
+    """One change of a document in a transaction: its new `body` (None: delete it). `is_audited`: the change is written
+    to the audit log. `expected` is the version that the document must have (0: it must not exist); None: any.
     """
 
     kind: str
@@ -84,8 +84,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One entry of the audit log: a change with its author (`actor`) and time (`at_s`, seconds since 1970), written in
-    the same transaction. `replica` is the gateway that made it; "" where that is not known.
+    """One entry of the audit log: a change of a document, with its author (`actor`) and time (`at_s`, seconds since
+    1970). It is written in the same transaction as the change. `replica` is the gateway that made it; "": not known.
     """
 
     revision: int
@@ -100,7 +100,7 @@ class AuditEntry:
 
 
 class Totals(NamedTuple):
-    """The counts of one usage row: requests and tokens. Each of them only grows."""
+    """The counts of one usage row: requests and tokens. They never decrease."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -113,7 +113,7 @@ Holder = tuple[str, str]
 
 
 class UsageKey(NamedTuple):
-    """The key of a usage row. `key` is the id of an API key, "" without one; `day` is like 2026-11-20, in UTC."""
+    """The key of a usage row: a day (UTC, like 2026-11-20), a tenant, the id of an API key ("": none), a model."""
 
     day: str
     tenant: str
@@ -122,7 +122,7 @@ class UsageKey(NamedTuple):
 
 
 class UsagePlace(NamedTuple):
-    """The place of a usage row in the order of all rows."""
+    """The position of a usage row in the order of all rows, for reading them page by page."""
 
     day: str
     tenant: str
@@ -133,7 +133,7 @@ class UsagePlace(NamedTuple):
 
 class UsageQuery(NamedTuple):
     """A query for usage rows of these days, both inclusive. It selects one tenant and one writer (None: any). The
-    answer has the first `limit` rows behind the place `after`.
+    answer has the first `limit` rows after the position `after`.
     """
 
     first_day: str
@@ -146,7 +146,7 @@ class UsageQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """One row of usage: the totals that one writer has counted under one key."""
+    """One row of usage: the totals that one writer (a run of a process) has counted under one key."""
 
     writer: str
     of: UsageKey
@@ -155,8 +155,8 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """A piece of learnt state that is stored to survive a restart. The store does not interpret its `body`, which is as
-    of `at_s` (seconds since 1970).
+    """A piece of the gateway's learnt state, such as its counters, which is stored to survive a restart. The store does
+    not interpret its `body`. `at_s` is its time, in seconds since 1970.
     """
 
     name: str
@@ -166,8 +166,8 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """The documents that arrived in a store after a cursor, deleted ones included. `cursor` is the position to continue
-    from. It counts arrivals at this replica, whose order may differ from the order of the changes.
+    """The documents that arrived in a store after a cursor, deleted ones included. `cursor` is the position for the
+    next read. It counts arrivals at this replica, whose order may differ from the order of the changes.
     """
 
     cursor: int
@@ -208,8 +208,8 @@ def action_of(before: Body | None, after: Body | None) -> str:
 
 
 class Store(Protocol):
-    """The store of a gateway's state. Every method may raise StoreUnavailable. No method takes longer than the store's
-    own timeout. No request waits for the store.
+    """The interface of the store of a gateway's state: documents, audit log, usage and learnt state. Every method may
+    raise StoreUnavailable. No method takes longer than the store's own timeout. No request waits for the store.
     """
 
     @property

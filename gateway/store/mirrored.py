@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 
 class MirroredStore:
-    """A store that keeps a complete copy of a shared store on this gateway's disk (see `Store`). Mutable; used on one
-    loop.
+    """A Store that writes to a shared RedisStore, and keeps a complete copy of it on this gateway's disk, from which it
+    reads. Mutable; used on one loop.
     """
 
     def __init__(self, shared: RedisStore, own: Store, *, sync_s: float = SYNC_S) -> None:

@@ -33,8 +33,8 @@ Rows = Sequence[UsageRow]
 
 
 class MirroredUsage:
-    """The copying of usage between this gateway's disk and the shared store, in both directions. Mutable; used on one
-    loop, one call at a time.
+    """The copier of usage rows between this gateway's disk and the shared store, in both directions. Mutable; used on
+    one loop, one call at a time.
     """
 
     def __init__(self, shared: RedisStore, own: Store) -> None:

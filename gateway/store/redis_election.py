@@ -19,7 +19,7 @@ CHECKPOINT, SECRET = "cluster-checkpoint", "cluster-secret"
 
 
 class RedisElection:
-    """The election store in one Redis or Valkey server (see `ElectionStore`). Made and used on one loop."""
+    """The ElectionStore in a Redis or Valkey server, by which replicas elect a leader. Made and used on one loop."""
 
     def __init__(
         self, url: str, *, prefix: str = "fairlead", timeout_s: float = TIMEOUT_S, options: dict[str, Any] | None = None

@@ -66,7 +66,7 @@ FIELD_END = "\x1f"  # between the parts of a row's name, none of which contains 
 
 
 class RedisStore:
-    """A store in one Redis or Valkey server (see `Store`). Mutable; used on one loop."""
+    """The Store in a Redis or Valkey server. Mutable; used on one loop."""
 
     def __init__(
         self,
@@ -234,7 +234,9 @@ class RedisStore:
 
 
 class RedisServer:
-    """A Redis server of gateways: its keys and scripts, and one connection to it. Mutable."""
+    """A client of a Redis server that gateways use: the names of its keys, its Lua scripts, and one connection to it.
+    Mutable.
+    """
 
     def __init__(
         self,

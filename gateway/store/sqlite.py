@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class SqliteStore(StateFile):
-    """A store in one SQLite file (see `Store`). Mutable; used on one loop."""
+    """The Store in a SQLite file. Mutable; used on one loop."""
 
     _pruned_day = ""
 

@@ -59,7 +59,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 class StateFile:
-    """One state file, and the thread that works on it. Mutable; used on one loop."""
+    """A SQLite file with the gateway's state, and the thread that reads and writes it. Mutable; used on one loop."""
 
     def __init__(self, path: Path | None, *, is_tool: bool = False) -> None:
         """`path` None: in memory. A tool (`is_tool`) may briefly use the file of a running gateway. It neither locks,
