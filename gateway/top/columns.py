@@ -29,8 +29,8 @@ class TopView(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a view in `fairlead top`. `width` is in columns of the terminal; `value` orders the rows, with None
-    last. `rank`: on a narrow terminal the columns of the highest rank are left out first.
+    """A column of a view in `fairlead top`. `width` is in characters. `value` is what rows are sorted by, with None
+    last. `rank`: if the terminal is narrow, the columns of the highest rank are left out first.
     """
 
     title: str

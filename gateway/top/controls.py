@@ -34,8 +34,8 @@ class Ordering:
 
 @dataclass
 class ShownRows:
-    """The rows on the screen of `fairlead top`, and which of them is chosen or opened. `selected` is the id of the
-    chosen row, which stays chosen when the order changes. `opened` is the id of the row whose fields are shown.
+    """The rows on the screen of `fairlead top`. `selected` is the id of the chosen row, which stays chosen when the
+    order changes. `opened` is the id of the row whose fields are shown; None: the table is shown.
     """
 
     selected: str | None = None

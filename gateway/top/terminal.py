@@ -46,7 +46,7 @@ _CHARACTERS: Mapping[str, str] = {
 
 
 class TerminalError(Exception):
-    """An error: there is no terminal that a picture can be drawn on."""
+    """An error: the program's input or output is not a terminal, or the terminal cannot be used."""
 
 
 def watch(connect: Callable[[], AdminClient]) -> None:
