@@ -28,7 +28,7 @@ SERVICE: Final = "metrics"
 
 
 class AllMetrics:
-    """The metrics of all workers, which worker 0 adds up for one page. Only worker 0 uses it. Mutable."""
+    """The collector of the metrics of all workers, which it sums for one page. Only worker 0 uses it. Mutable."""
 
     def __init__(self, others: Others, worker: WorkerPlace) -> None:
         self._others, self._worker = others, worker

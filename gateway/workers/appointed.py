@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Appointed:
-    """The way in which one worker joins the shared order: its parent process appoints the leader. An Entrance."""
+    """The role of one worker in a shared order, whose leader the parent process appoints. It implements Entrance."""
 
     def __init__(self, order: MemberOrder, *, worker: WorkerPlace, config: Config, store: Store | None) -> None:
         """`store` is the store of worker 0; the other workers have none."""

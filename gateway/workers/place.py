@@ -13,11 +13,13 @@ SOCKET_NAME = "leader"
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """The place of one worker in a group of `workers` processes. Worker 0 leads.
+    """The facts about itself and its parent that a worker process gets at its start. There are `workers` workers,
+    numbered by `index`; worker 0 leads.
 
-    No other process ever had this `name`. `epoch` counts the starts of worker 0. `others` are the names of the workers
-    that run already. `secret` is known only to the workers of this parent. `control` is the reading end of a pipe on
-    which the parent names workers that have died; the end of the pipe means that the parent has died.
+    `name` is never used again by another process. `epoch` counts the starts of worker 0. `others` are the names of the
+    workers that run already. `secret` is known only to the workers of this parent. `folder` is private to them.
+    `control` is the reading end of a pipe on which the parent names workers that have died; the end of the pipe means
+    that the parent has died.
     """
 
     index: int
