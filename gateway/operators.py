@@ -25,8 +25,8 @@ def led_dispatchers(order: Order, pools: Pools) -> Mapping[str, Dispatcher]:
 
 
 class OperatorSources:
-    """The sources of the data that operators see in the live document, the demo and trials. `connect` passes them to
-    the parts that show the data.
+    """The connections of the operators' tools (live document, demo, trials) with the parts of an assembled gateway.
+    `connect` makes them.
     """
 
     def __init__(

@@ -35,7 +35,9 @@ Wrap = Callable[[str, ViewedSchedulerProtocol], ViewedSchedulerProtocol]
 
 
 class Process(Protocol):
-    """The role of one process among the processes of a gateway: the resources and tasks that the role gives it."""
+    """The role of one process among the processes of a gateway: what it shares with the others, such as a socket or the
+    metrics.
+    """
 
     @property
     def listening(self) -> socket.socket | None:
@@ -62,7 +64,7 @@ class Process(Protocol):
 
 
 class LoneProcess:
-    """The role of a process that needs no other one, and is needed by none."""
+    """The role of a process that shares nothing with other processes."""
 
     listening = None
 
@@ -78,8 +80,9 @@ class LoneProcess:
 
 
 class Order(Protocol):
-    """The order of a gateway's requests, and this process's part in it. Call `begin` when the gateway is assembled,
-    `end` before the gateway stops, `close` after it.
+    """A process's part in ordering the gateway's requests, alone or together with other processes. It makes the
+    Dispatchers and the backends. Call `begin` when the gateway is assembled, `end` before the gateway stops, `close`
+    after it.
     """
 
     @property
@@ -150,7 +153,7 @@ def poll_options(config: Config) -> dict[str, Any]:
 
 
 class OwnOrder:
-    """The order of a single process, with its own Schedulers."""
+    """The Order of a single process, which has its own Schedulers."""
 
     processes = 1
     has_state = True

@@ -9,8 +9,8 @@ Service = Callable[[bytes], Awaitable[bytes]]
 
 
 class Others:
-    """The access of one process to the other processes of its order. This base class is for a single process: it has no
-    others, and leads.
+    """The access of one process to the other processes of its order: it asks them questions, and answers theirs by
+    `services`. This base class is for a single process, which has no others, and leads.
     """
 
     def __init__(self, name: str) -> None:

@@ -20,7 +20,9 @@ from policies.types import Group, Tier
 
 @dataclass(frozen=True, slots=True)
 class OperatorParts:
-    """The parts of a gateway by which operators see its state, and steer it."""
+    """The parts of a gateway by which operators see its state and steer it: the live page, the history, and single
+    requests.
+    """
 
     live: Live
     history: HistoryReader
@@ -38,7 +40,7 @@ class OperatorParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayParts:
-    """The parts of a gateway that serves calls. `tiers` and `groups` are live: each look-up sees the present ones.
+    """The parts of an assembled gateway. `tiers` and `groups` are live: each look-up sees the present ones.
     `make_scheduler` makes the Scheduler of a pool by the present settings.
     """
 

@@ -40,7 +40,9 @@ log = logging.getLogger(__name__)
 
 
 class Elected(LoneProcess):
-    """The way in which one replica joins a shared order: the replicas elect their leader. An Entrance."""
+    """The role of one replica in a shared order, where the replicas elect their leader by Redis. It implements
+    Entrance.
+    """
 
     def __init__(self, order: MemberOrder, *, config: Config, elections: RedisElection) -> None:
         self._order, self._config, self._elections = order, config, elections

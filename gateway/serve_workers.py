@@ -25,7 +25,7 @@ from gateway.workers.place import WorkerPlace
 
 
 class ServeOne(Protocol):
-    """A function that runs a gateway in this process until a signal ends it. `make` makes the gateway."""
+    """The interface of a function that runs a gateway in this process until a signal. `make` makes the gateway."""
 
     def __call__(
         self,

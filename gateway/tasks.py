@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Tasks:
-    """Coroutines that run in the background until they end, or are cancelled together. Made on the loop."""
+    """A set of background coroutines, which run until they end or are cancelled together. Made on the loop."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -76,7 +76,7 @@ class _EndedOfTenant:
 
 
 class EndedCalls:
-    """The recent latencies and refusals of the calls that ended in this process, as counts. Mutable; used on one loop."""
+    """The counts of recent latencies and refusals of calls that ended in this process. Mutable; used on one loop."""
 
     def __init__(self, pool_of: Callable[[str], str | None], *, clock: Callable[[], float] = time.monotonic) -> None:
         """`pool_of` returns the pool of a model, and `clock` seconds."""
