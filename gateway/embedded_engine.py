@@ -10,9 +10,7 @@ if TYPE_CHECKING:  # loaded only where it is on
 
 
 class EmbeddedEngine:
-    """The simulated engine inside a gateway, which serves as its backend if none is configured. Call `start` if it is
-    needed, and `stop`.
-    """
+    """The simulated engine in a gateway, its backend if none is configured. Call `start` if needed, and `stop`."""
 
     def __init__(self, section: EngineSection) -> None:
         self._section = section

@@ -35,9 +35,7 @@ Wrap = Callable[[str, ViewedSchedulerProtocol], ViewedSchedulerProtocol]
 
 
 class Process(Protocol):
-    """The role of one process among the processes of a gateway: what it shares with the others, such as a socket or the
-    metrics.
-    """
+    """The role of one process among those of a gateway: what it shares with them, such as a socket or metrics."""
 
     @property
     def listening(self) -> socket.socket | None:

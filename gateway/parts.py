@@ -20,9 +20,7 @@ from policies.types import Group, Tier
 
 @dataclass(frozen=True, slots=True)
 class OperatorParts:
-    """The parts of a gateway by which operators see its state and steer it: the live page, the history, and single
-    requests.
-    """
+    """The parts by which operators see and steer a gateway: the live page, the history, and single requests."""
 
     live: Live
     history: HistoryReader

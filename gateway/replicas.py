@@ -40,9 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Elected(LoneProcess):
-    """The role of one replica in a shared order, where the replicas elect their leader by Redis. It implements
-    Entrance.
-    """
+    """An Entrance: the role of one replica in a shared order, where replicas elect their leader by Redis."""
 
     def __init__(self, order: MemberOrder, *, config: Config, elections: RedisElection) -> None:
         self._order, self._config, self._elections = order, config, elections

@@ -40,9 +40,7 @@ ROLES: Mapping[str, Role] = {role.name.lower().replace("_", "-"): role for role 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request to the admin API. `name` is its name in the audit log; `group` is the group that it
-    administers, if any.
-    """
+    """The caller of the admin API. `name` is for the audit log; `group` is the group that it administers, if any."""
 
     name: str
     role: Role

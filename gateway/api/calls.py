@@ -56,13 +56,13 @@ class CallLimits:
 
 @dataclass(slots=True)
 class ParsedCall:
-    """A call that can be queued, as parsed from its body, before its tokens are counted. Never changed, and not frozen:
-    every call makes one, and that would take three times as long.
+    """A call that can be queued, as parsed from its body, before its tokens are counted. It is never changed; a frozen
+    dataclass would take three times as long to make, and every call makes one.
 
-    `choices` is the number of sequences (n or best_of, times `prompts`). `output_tokens_max` is the sum over all of
-    them; None where the call sets no limit, 0 where nothing is generated. `prompt_bytes` is the size of the prompt
-    text; `prompt_token_ids` its exact tokens where it came as token ids. A block of `prefix` has `PREFIX_BLOCK_BYTES`
-    of it.
+    `choices` is the number of sequences (n or best_of, times `prompts`). `output_tokens_max` is the limit of output
+    tokens, summed over all of them; None: the call sets no limit; 0: nothing is generated. `prompt_bytes` is the size
+    of the prompt text. `prompt_token_ids` is the exact number of prompt tokens if the prompt came as token ids.
+    `prefix` has the hashes of the prompt's first blocks, each of `PREFIX_BLOCK_BYTES` bytes.
     """
 
     stream: bool

@@ -31,9 +31,7 @@ WORDS = TEXT.split()
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a bench's calls: the words of the prompt, the tokens of the answer, and whether the answer is a
-    stream.
-    """
+    """The size of calls: words of the prompt, tokens of the answer, and whether the answer is a stream."""
 
     prompt_words: int
     output_tokens: int
@@ -76,9 +74,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One tenant's part of all service in a bench, from 0 to 1 (`share`), compared with the part that its weight gives
-    it.
-    """
+    """One tenant's part of all service in a bench (`share`, 0 to 1), compared with the part by its weight."""
 
     tenant: str
     weight: float
@@ -111,9 +107,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a bench. `seconds` is its length. `slots` is how many calls run at the server at once while tenants
-    compete.
-    """
+    """The plan of a bench of so many `seconds`. `slots`: the calls at the server at once while tenants compete."""
 
     spec: BackendSpec
     api_key: str | None

@@ -85,9 +85,7 @@ class BudgetUse:
 
 @dataclass(slots=True)
 class BudgetTally:
-    """The amounts that one holder of budgets has spent this month, in one unit (tokens or picos), by day and writer.
-    Mutable.
-    """
+    """What one holder of budgets has spent this month in one unit, tokens or picos, by day and writer. Mutable."""
 
     days: dict[str, dict[str, int]] = field(default_factory=dict)  # by writer
     month: str = ""

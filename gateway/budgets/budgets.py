@@ -37,9 +37,7 @@ class Overrun(NamedTuple):
 
 
 class BudgetClaim(NamedTuple):
-    """A call's claim for room in the budgets of its tenant, its group and its key: its prompt tokens, and its expected
-    output tokens.
-    """
+    """A call's claim for room in its budgets: its tenant, key, model, prompt tokens and expected output tokens."""
 
     tenant: str
     key: str

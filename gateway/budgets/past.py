@@ -23,9 +23,7 @@ _Sums = defaultdict[Any, Any]
 
 
 class PastSpending:
-    """A reader of past usage from the store, for the budget ledger: usage of earlier processes and of other gateways.
-    Mutable.
-    """
+    """A reader of stored usage, of earlier processes and other gateways, for the budget ledger. Mutable."""
 
     def __init__(
         self,

@@ -30,9 +30,7 @@ SECONDS_MAX = 600.0  # the longest load while there are not enough windows
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a calibration: `concurrent` calls are in flight, after `seconds`, with `windows` measurements so
-    far.
-    """
+    """The progress of a calibration: the calls in flight, and the seconds and windows (measurements) so far."""
 
     concurrent: int
     seconds: float

@@ -29,7 +29,7 @@ NO_WITNESSES: Final = Witnesses()
 
 class Ask(StrEnum):
     """A kind of call to the election store. Each call except RELEASE also keeps the calling member on the store's list
-    of members for MEMBER_S.
+    of members for MEMBER_S seconds.
     """
 
     LOOK = "look"

@@ -13,9 +13,7 @@ HELLO_BYTES_MAX: Final = 1024
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """The first message of each side of a connection between two processes: the version of its protocol, the name of
-    its member, and whether it `leads`.
-    """
+    """The first message of each side of a connection: its protocol's version, its name, and whether it `leads`."""
 
     version: int
     member: str
@@ -48,9 +46,7 @@ class HelloError(Exception):
 
 
 class OtherMemberError(HelloError):
-    """An error: another member than the expected one answers at the expected one's address, so the expected process has
-    ended.
-    """
+    """An error: another member answers at the expected one's address, so the expected process has ended."""
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -32,7 +32,7 @@ class LimitsOf(NamedTuple):
 
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
     """The base of all messages between a leader and its followers. In all of them, `number` is the follower's number of
-    a request. The rules that they cite are in gateway/cluster/__init__.py.
+    a request. The rules that they cite are those of gateway/cluster/__init__.py.
     """
 
 
@@ -70,8 +70,8 @@ class Finish(WireMessage, frozen=True, tag="f"):
 
 
 class Told(WireMessage, frozen=True, tag="t"):
-    """The follower's message of a fact about a dispatched request, such as that it returned to its queue (rules 8, 15
-    and 16 of gateway/cluster). The `request_id` and the time in the fact are the follower's.
+    """The follower's message of a fact about a dispatched request, such as that it returned to its queue. The
+    `request_id` and the time in the fact are the follower's. (Rules 8, 15, 16 of gateway/cluster.)
     """
 
     number: int
@@ -80,7 +80,7 @@ class Told(WireMessage, frozen=True, tag="t"):
 
 class Gone(WireMessage, frozen=True, tag="g"):
     """The follower's message that a client left before the follower knew of the dispatch of its request, so nothing was
-    sent to a backend. `entry` as in Finish.
+    sent to a backend (rule 14 of gateway/cluster). `entry` as in Finish.
     """
 
     number: int
@@ -99,7 +99,7 @@ class Spend(WireMessage, frozen=True, tag="$"):
 
 
 class Untold(WireMessage, frozen=True, tag="h"):
-    """The follower's message of how many KV tokens its requests hold at each backend beyond their reported usage."""
+    """The follower's message of the KV tokens, by backend, that its requests hold beyond reported usage (rule 11)."""
 
     tokens: dict[str, int]
 
@@ -122,7 +122,7 @@ class Ended(WireMessage, frozen=True, tag="e"):
 class Has(WireMessage, frozen=True, tag="+"):
     """The joining follower's message of a request that has not ended. `age_s` and `dispatched_s` are seconds since its
     arrival and its dispatch. `backend_id` None: it waits. `usage` is its usage so far, also if it was interrupted and
-    waits. For a running request without a token yet, it is the usage that its Dispatched assumed.
+    waits. For a running request without a token yet, it is the usage that its Dispatched assumed. (Rules 18, 20, 21.)
     """
 
     number: int
@@ -158,13 +158,13 @@ class ToldAll(WireMessage, frozen=True, tag="A"):
 
 
 class Reach(WireMessage, frozen=True, tag="b"):
-    """The follower's message of the backends that it cannot reach; it reaches all others."""
+    """The follower's message of the backends that it cannot reach (rule 8); it reaches all others."""
 
     unreachable: tuple[str, ...] = ()
 
 
 class Failed(WireMessage, frozen=True, tag="x"):
-    """The follower's message that its call to this backend failed before the backend answered."""
+    """The follower's message that its call to this backend failed before the backend answered (rule 27)."""
 
     backend_id: str
 
@@ -213,7 +213,7 @@ class Refused(WireMessage, frozen=True, tag="R"):
 
 class Withdraw(WireMessage, frozen=True, tag="W"):
     """The leader's message to preempt a request, for the given cause. The follower answers with a Told, or not at all
-    if the request has ended.
+    if the request has ended (rule 15 of gateway/cluster).
     """
 
     number: int
@@ -221,9 +221,7 @@ class Withdraw(WireMessage, frozen=True, tag="W"):
 
 
 class Welcome(WireMessage, frozen=True, tag="w"):
-    """The leader's message that the follower has joined. The leader decides nothing before it has processed the
-    follower's report.
-    """
+    """The leader's message that a follower has joined. The leader first processes its report, then decides."""
 
     leader: str
 
@@ -233,8 +231,8 @@ class TellMore(WireMessage, frozen=True, tag="m"):
 
 
 class Pong(WireMessage, frozen=True, tag="o"):
-    """The leader's answer to a Ping: the leader's lease lasts `lease_s` seconds from now. `sent_at` is this time by the
-    leader's clock; `at` is that of the Ping.
+    """The leader's answer to a Ping: the leader's lease lasts `lease_s` seconds from now (rule 3 of gateway/cluster).
+    `sent_at` is this time by the leader's clock; `at` is that of the Ping.
     """
 
     at: float
@@ -252,8 +250,8 @@ class Release(WireMessage, frozen=True, tag="q"):
 
 
 class HigherEpoch(WireMessage, frozen=True, tag="^"):
-    """The message that a newer leadership, one with this higher epoch, is known. It is sent to a leader of a lower
-    epoch, or to that leader's follower.
+    """The message that a newer leadership, one with this higher epoch, is known (rule 1 of gateway/cluster). It is sent
+    to a leader of a lower epoch, or to that leader's follower.
     """
 
     epoch: Epoch
@@ -284,7 +282,7 @@ class CheckpointPart(WireMessage, frozen=True, tag="c"):
 
 
 class WantCheckpoint(WireMessage, frozen=True, tag="C"):
-    """The leader's message that asks a follower for its checkpoint, because it is newer than the leader's own."""
+    """The leader's message that asks a follower for its checkpoint, as it is newer than the leader's (rule 19)."""
 
 
 AnyMessage = (
@@ -296,8 +294,8 @@ AnyMessage = (
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """One transport message between two processes. It carries messages of one pool in one epoch, in order. If `pool` is
-    "", its messages belong to no pool.
+    """One transport message between two processes. It carries messages of one pool in one epoch, in order (rule 5 of
+    gateway/cluster). If `pool` is "", its messages belong to no pool.
     """
 
     epoch: Epoch

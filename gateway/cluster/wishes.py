@@ -15,7 +15,7 @@ class CloseMember:
 
 @dataclass(frozen=True, slots=True)
 class AskBackends:
-    """A leader's instruction to its process: measure the load of these backends now; None: of all backends."""
+    """A leader's instruction to its process: measure the load of these backends now (None: of all; rules 22, 27)."""
 
     backend_ids: tuple[str, ...] | None = None
 

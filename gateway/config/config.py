@@ -75,9 +75,7 @@ _PATH = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){1,8}")
 
 
 class Config(BaseSettings):
-    """All settings of the gateway. An empty configuration is valid: the gateway then serves its embedded engine, to any
-    API key.
-    """
+    """All settings of the gateway. Without any, it serves its embedded engine, and accepts every API key."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,

@@ -13,9 +13,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """A mark on a setting that the page shows in a form: the label of its field, its unit, and an example value as
-    YAML.
-    """
+    """A mark on a setting that the page has in a form: its label, its unit, and an example value as YAML."""
 
     label: str
     unit: str = ""

@@ -63,9 +63,7 @@ STRING_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """A mistake in the configuration: the path of the setting, a sentence, and the line or environment variable that it
-    comes from.
-    """
+    """A mistake in the configuration: the setting's path, a sentence, and the line or variable it comes from."""
 
     path: Loc
     text: str

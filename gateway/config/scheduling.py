@@ -56,14 +56,14 @@ class PolicySettings(Section):
 
 
 class DeficitRoundRobinSettings(PolicySettings):
-    """The parameters of the fairness policy `drr`, deficit round robin: the service that a tenant gets per round."""
+    """The parameters of the fairness policy `drr`: the credit, in service units, that a tenant gets per round."""
 
     quantum_service: Positive = QUANTUM_SERVICE
 
 
 class SlackCounterSettings(PolicySettings):
-    """The parameters of the fairness policy `slack`: `second_key` orders the requests of tenants that are at most
-    `slack_service` ahead.
+    """The parameters of the fairness policy `slack`: `second_key` orders the requests of all tenants that are at most
+    `slack_service` service units ahead of the least served one.
     """
 
     slack_service: Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(not_bool)] = SLACK_SERVICE
@@ -71,7 +71,7 @@ class SlackCounterSettings(PolicySettings):
 
 
 class DeficitLongestPrefixSettings(PolicySettings):
-    """The parameters of the fairness policy `dlpm`: the service that a tenant gets per refill."""
+    """The parameters of the fairness policy `dlpm`: the credit, in service units, that a tenant gets per refill."""
 
     quantum_service: Positive = REFILL_SERVICE
 
@@ -102,7 +102,7 @@ class NoisyOracleSettings(PolicySettings):
 
 
 class D2lpmSettings(PolicySettings):
-    """The parameters of the placement `d2lpm`: the service that a tenant gets at a backend per refill."""
+    """The parameters of the placement `d2lpm`: the credit, in service units, of a tenant at a backend per refill."""
 
     quantum_service: Positive = WORKER_QUANTUM_SERVICE
 

@@ -80,9 +80,7 @@ class Listen(Section):
 
 
 class StepTimeSection(Section):
-    """The coefficients of a step time model: how long an engine's step takes, by its tokens and requests. Not all of
-    them can be zero.
-    """
+    """The coefficients of a step time model, by an engine step's tokens and requests. Not all can be zero."""
 
     base_ms: Annotated[float, Field(ge=0, le=MILLISECONDS_MAX, description="of each step"), BeforeValidator(not_bool)]
     token_us: Annotated[Coefficient, Field(description="per token that is computed")]
@@ -131,9 +129,7 @@ class BackendSizes(Section):
 
 
 class BackendPlace(BackendSizes):
-    """The settings that identify a backend: its URL, its pool, its kind of server and the revision of its model. None:
-    the gateway detects the value.
-    """
+    """The settings that say which server a backend is: URL, pool, kind and revision. None: it is detected."""
 
     url: Annotated[
         str, Field(json_schema_extra={"pattern": "^https?://"}, description="its root, without /v1 and credentials")
@@ -168,9 +164,7 @@ class BackendPlace(BackendSizes):
 
 
 class BackendSection(BackendPlace):
-    """The settings of a backend in the configuration file. Only these may name files of this machine, or hold an API
-    key.
-    """
+    """A backend in the configuration file, where it may also name files of this machine and hold an API key."""
 
     name: Annotated[Name | None, Field(description="in logs and metrics; default: host:port")] = None
     api_key: Annotated[SecretStr | None, Field(description="its API key; a backend never gets a client's")] = None
@@ -238,9 +232,7 @@ class EngineSection(Section):
 
 
 class EnvelopeSection(Section):
-    """The latency targets of a tenant or a tier, in milliseconds. None: no such target; for a tenant, the tier's
-    target.
-    """
+    """The latency targets of a tenant or tier, in milliseconds. None: no target; for a tenant, the tier's."""
 
     ttft_ms: Annotated[
         TargetMs | None,

@@ -51,9 +51,7 @@ SAMPLERS: Mapping[str, Sampler] = {
 
 @dataclass(frozen=True, slots=True)
 class TracingSettings:
-    """The settings with which tracing runs, from the configuration and the OTEL_* variables. `endpoint` is the full URL
-    that spans are sent to.
-    """
+    """The settings with which tracing runs. `endpoint` is the whole URL that spans are sent to, with its path."""
 
     endpoint: str
     protocol: str
@@ -62,9 +60,7 @@ class TracingSettings:
 
 
 class TracingSection(Section):
-    """The settings of OpenTelemetry traces. `endpoint` None: that of the OTEL_* variables; if they name none, there are
-    no traces.
-    """
+    """The settings of traces. `endpoint` None: that of the OTEL_* variables; if they have none, no traces."""
 
     endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
 

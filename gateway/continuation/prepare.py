@@ -20,9 +20,7 @@ NOT_NOW: Final = frozenset({404, 408, 429})  # what a router in front, or an eng
 
 
 class QuestionFailed(UpstreamError):  # noqa: N818 - a state, not an error
-    """An error: the backend did not answer a question about tokens, such as /detokenize. `is_fault`: the backend is at
-    fault.
-    """
+    """An error: a backend did not answer a question, such as /detokenize. `is_fault`: it is at fault."""
 
     def __init__(self, message: str, *, is_fault: bool) -> None:
         super().__init__(message)

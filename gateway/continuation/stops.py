@@ -24,9 +24,7 @@ class Stopped(NamedTuple):
 
 
 class StopStrings:
-    """A search for the stop strings of one answer in text from two backends. Mutable: it keeps the end of the text so
-    far.
-    """
+    """A search for one answer's stop strings in text from two backends. Mutable: it keeps the end of the text."""
 
     def __init__(
         self, stops: Sequence[str], *, is_included: bool, tokens_min: int, before: str = "", tokens_before: int = 0

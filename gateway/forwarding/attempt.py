@@ -123,9 +123,7 @@ class AttemptOwner(Protocol):
 
 
 class Attempt:
-    """One attempt to get a call answered: it sends the call to the backend of its lease, and relays the answer to the
-    client. Used once.
-    """
+    """One attempt at a call: it sends the call to its lease's backend, and relays the answer. Used once."""
 
     __slots__ = (
         "_asks_ids", "_backend", "_backend_client", "_call", "_context", "_has_counted_disconnect", "_kind", "_lease",

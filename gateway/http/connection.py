@@ -83,9 +83,7 @@ Handler = Callable[[HttpRequest], Coroutine[Any, Any, Response | EventStream]]
 
 
 class DataPort(Protocol):
-    """The interface of the data port's server, as a ClientConnection uses it: it finds handlers and makes error
-    responses.
-    """
+    """The interface of the data port's server, for ClientConnection: it finds handlers and makes error responses."""
 
     body_bytes_max: int
     closing: bool

@@ -18,9 +18,7 @@ NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Cors:
-    """The maker of CORS headers and of responses to preflights (OPTIONS), for a list of allowed origins; "*" allows
-    all.
-    """
+    """The maker of CORS headers and preflight responses, for a list of allowed origins; "*" allows all."""
 
     def __init__(self, allowed_origins: Iterable[str]) -> None:
         self._allowed = frozenset(allowed_origins)

@@ -33,9 +33,7 @@ Run = Callable[[HttpRequest, Endpoint, CallTrace], Coroutine[Any, Any, Response 
 
 
 class CallMiddleware:
-    """The middleware around all handlers whose calls are logged: it gives each call a request id, one response and one
-    log line.
-    """
+    """The middleware around all handlers of logged calls: it gives each a request id, one response, one log line."""
 
     def __init__(
         self, *, names: RequestIds, hops: TrustedHops, headers: AnswerHeaders, cors: Cors, telemetry: Telemetry

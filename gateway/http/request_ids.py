@@ -21,9 +21,7 @@ _NAMES_AT_ONCE: Final = 512  # random bytes are read for so many ids at once: a 
 
 
 class RequestIds:
-    """The ids of the requests in flight: no two have the same id. `take` gives a request its id; every id taken must be
-    freed. Mutable.
-    """
+    """The ids of the requests in flight, no two of them equal. Mutable: every id that `take` returns must be freed."""
 
     def __init__(self) -> None:
         self._made = random_ids()

@@ -12,9 +12,7 @@ REFRESH_S = 5.0
 
 
 class LastUse:
-    """A reader of the day on which each API key and each tenant was last used, from stored usage. Mutable; used on one
-    loop.
-    """
+    """A finder of the last day of use of API keys and tenants, in stored usage. Mutable; used on one loop."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float], today: Callable[[], str]) -> None:
         """`clock` gives seconds of any clock that only grows; `today` gives the day in UTC."""

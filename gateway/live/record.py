@@ -46,9 +46,7 @@ class Reading:
 
 
 class PoolRecord:
-    """The record of one pool for the live document: the service of its tenants in three windows of time, and its latest
-    sample. Mutable.
-    """
+    """One pool's record for the live document: its service in three windows, and its latest sample. Mutable."""
 
     def __init__(self) -> None:
         self.windows = tuple(ServiceWindow(length_s, bucket_s) for length_s, bucket_s in WINDOWS_S)
@@ -92,9 +90,7 @@ class PoolRecord:
 
 
 class LiveRecord:
-    """The records of all pools for the live document. Mutable. As a LookWatch, it gets the samples of pools that the
-    metrics take.
-    """
+    """The records of all pools for the live document. Mutable. A LookWatch: it gets the metrics' samples."""
 
     def __init__(self) -> None:
         self.pools: dict[str, PoolRecord] = {}

@@ -128,9 +128,9 @@ class LivePageWorkingSet(Struct, kw_only=True):
 
 
 class LivePageSession(Struct, kw_only=True):
-    """A session of an agent. It is in its `state` since `since_at`. If `held`, its next turn waits until a KV pool has
-    room for `needs_tokens` (the pool of `backend`, if it probably still has the context), at the latest until about
-    `until_at`; null: it is not held. Times are seconds since 1970. `parent`: the session that started it.
+    """A session of an agent. It is in its `state` since `since_at`. In the state `held`, its next turn waits until a KV
+    pool has room for `needs_tokens` (the pool of `backend`, if it probably still has the context), at the latest until
+    about `until_at`; null: it is not held. Times are seconds since 1970. `parent`: the session that started it.
     """
 
     id: str

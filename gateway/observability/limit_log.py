@@ -33,9 +33,7 @@ class _Logged:
 
 
 class LimitLog:
-    """The writer of log lines when the limit of a backend (its requests at once) begins or stops to bind, or changes.
-    Mutable.
-    """
+    """The writer of log lines when a backend's limit of requests begins or ends to bind, or changes. Mutable."""
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], _Logged] = {}

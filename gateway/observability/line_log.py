@@ -20,9 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class LineLog(Batches[Record]):
-    """A log of records (dicts or dataclasses), one line each. Records are added on the event loop, and written in a
-    thread.
-    """
+    """A log of records (dicts or dataclasses), a line each, added on the event loop and written in a thread."""
 
     def __init__(
         self,

@@ -107,9 +107,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 class TextFormatter(logging.Formatter):
-    """A formatter of the gateway's own log as text: `2026-11-22T14:00:00.000Z WARNING backends.pool: ...`. Further
-    lines of a record are indented.
-    """
+    """A log format as text: `2026-11-22T14:00:00.000Z WARNING backends.pool: ...`; further lines are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         lines = record.getMessage().splitlines() or [""]
@@ -120,9 +118,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A formatter of the gateway's own log as one JSON object per line: time, level, logger, message and, if any,
-    exception.
-    """
+    """A log format of one JSON object per line: time, level, logger, message, and exception if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {

@@ -12,9 +12,7 @@ INTERVAL_S: Final = 0.1
 
 
 class LoopLag:
-    """A measurement of the event loop's lag: how late its timers fire, in seconds. Mutable; call `start`, and `stop` at
-    the end.
-    """
+    """A measurement of how late the event loop's timers fire. Mutable; call `start`, and `stop` at the end."""
 
     def __init__(self, into: Histogram) -> None:
         self._loop = asyncio.get_running_loop()

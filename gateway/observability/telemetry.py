@@ -168,9 +168,7 @@ class CallObserver(Protocol):
 
 
 class Telemetry:
-    """The reporter of ended calls to the logs, the tracer and the meters (counters). The trace log gets only admitted
-    calls.
-    """
+    """The reporter of ended calls to logs, tracer and meters (counters). The trace log gets only admitted calls."""
 
     def __init__(
         self,

@@ -72,9 +72,7 @@ class PortServer(Protocol):
 
 
 class Listener:
-    """The listener of one port: it accepts connections for a PortServer, with TLS if configured. Call `start` on the
-    loop that runs it, and `stop`.
-    """
+    """The listener of one port, with or without TLS. Call `start` on the loop that runs it, and `stop`."""
 
     def __init__(
         self,

@@ -47,13 +47,15 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@:-]{{0,{NAME_CHARS_MAX - 1}}}")
 
 
 class DrainedSection(Section):
-    """The setting that drains a backend."""
+    """The setting that drains a backend: running requests end, and no new ones are sent."""
 
     draining: Annotated[bool, Field(description="running requests end, and no new ones are sent")] = False
 
 
 class CaSection(Section):
-    """The setting of a CA as PEM text. So it is replicated to every gateway, and needs no file on their disks."""
+    """The setting of a CA's certificates as PEM text. The text is replicated to every gateway, and names no file on
+    their disks.
+    """
 
     ca_pem: Annotated[
         str | None,
@@ -91,9 +93,7 @@ class ManagedBackend(CaSection, DrainedSection, BackendSection):
 
 
 class KeySection(LimitedSection):
-    """The settings of an API key that can change. Its limits and budgets apply to the key's calls, besides those of its
-    tenant.
-    """
+    """The settings of an API key that can change. Its limits and budgets apply besides those of its tenant."""
 
     label: Annotated[
         str, Field(max_length=LABEL_CHARS_MAX, description="what it is for"), FormField("Label", example="for people")

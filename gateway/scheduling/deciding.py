@@ -9,9 +9,7 @@ from policies.types import Request, Tenant, Wait
 
 
 class QueueWatch(Protocol):
-    """An observer of one request in the queue, such as its OpenTelemetry spans. Only sampled requests have one, because
-    it costs more than queueing itself.
-    """
+    """An observer of one queued request. Only sampled requests have one: it costs more than queueing itself."""
 
     def lifted(self, service: float) -> None:
         """The counter of the request's tenant, which was idle, was lifted by this much service over weight."""
@@ -37,8 +35,8 @@ class Decides(Protocol):
 
 
 class Deciding:
-    """The timing of one pool's decisions: it makes the Dispatcher poll its Scheduler once per turn of the loop with
-    news, and at the time that the Scheduler asked for. Where processes share one order, SharedDeciding
+    """The timing of one pool's decisions. It makes the Dispatcher poll its Scheduler in each turn of the loop after a
+    fact was reported, and at the time that the Scheduler asked for. Where processes share one order, SharedDeciding
     (gateway/shared_order/deciding.py) replaces it.
     """
 

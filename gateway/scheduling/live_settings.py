@@ -11,9 +11,7 @@ from policies.types import Group, PolicyChoice, Tenant, Tier
 
 
 class LiveSettings:
-    """The present settings of tenants, tiers, groups and policies. It reports each change to the Schedulers of all
-    pools. Mutable.
-    """
+    """The present settings of tenants, tiers, groups and policies. It reports changes to all Schedulers. Mutable."""
 
     def __init__(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """`dispatchers` are the present Dispatchers, by pool."""

@@ -58,7 +58,7 @@ _LIMITS: Final = msgspec.msgpack.Decoder(RateLimits)
 
 
 class Entrance(Process, Protocol):
-    """The role of one process in a shared order, with the way in which the process joins the order, and leaves it."""
+    """The role of one process in a shared order, as an interface: how the process joins the order, and leaves it."""
 
     async def begin(self, parts: GatewayParts) -> None:
         """Take part in the order; all parts exist. Raises OSError."""

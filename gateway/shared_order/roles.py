@@ -15,9 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Roles:
-    """The role of this process in its order and since when it has it, and the known roles of the other processes.
-    Mutable.
-    """
+    """The role of this process in its order, since when it has the role, and the others' known roles. Mutable."""
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""

@@ -25,9 +25,7 @@ READ_BYTES_MAX: Final = 1 << 16  # in one turn of the loop: with frames of the u
 
 
 class OrderConnection:
-    """An open WebSocket to another process of a shared order, with the queue of messages to send. Made and used on one
-    loop.
-    """
+    """An open WebSocket to another process of a shared order, with its unsent messages. Made and used on one loop."""
 
     def __init__(self, websocket: Socket, peer: str, clock: Callable[[], float]) -> None:
         self.peer = peer

@@ -110,9 +110,7 @@ class Cancelling(StrEnum):
 
 
 class EndedRequests:
-    """A record of the last ENDED_MAX requests that ended in this process. Mutable; a CallObserver, which gets each
-    ended call.
-    """
+    """The last ENDED_MAX requests that ended in this process. Mutable; a CallObserver, which gets each ended call."""
 
     def __init__(self, process: str, pool_of: Callable[[str], str | None]) -> None:
         """`pool_of` finds the pool of a model."""

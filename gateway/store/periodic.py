@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 
 class Periodic:
-    """A periodic task: it runs `work` again and again on one loop. If `work` raises, the exception is logged, and
-    `work` runs again.
+    """A periodic task: it runs `work` again and again on one loop, with pauses of `pause_s` seconds. If `work` raises,
+    the exception is logged, and `work` runs again.
     """
 
     def __init__(self, work: Callable[[], Awaitable[None]], pause_s: float, name: str) -> None:

@@ -234,9 +234,7 @@ class RedisStore:
 
 
 class RedisServer:
-    """A client of a Redis server that gateways use: the names of its keys, its Lua scripts, and one connection to it.
-    Mutable.
-    """
+    """A client of one Redis server: the names of its keys, its Lua scripts and one connection. Mutable."""
 
     def __init__(
         self,

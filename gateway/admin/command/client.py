@@ -35,9 +35,7 @@ class AdminReply:
 
 
 class AdminClient:
-    """An HTTP client of the admin API at the URL of one admin port, with a key if one is given. It follows no
-    redirects.
-    """
+    """An HTTP client of the admin API at one URL, with a key if one is given. It follows no redirects."""
 
     def __init__(self, url: str, key: str | None) -> None:
         self._url = urlsplit(url)

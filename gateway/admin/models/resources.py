@@ -69,13 +69,13 @@ class PoolResource(Fields):
 
 
 class NewKey(KeySection, KeyHolder, defer_build=True):
-    """A key for a tenant or for a role: set one of the two."""
+    """A request to make an API key for a tenant or for a role: set one of the two."""
 
     expires_in_s: ExpiresInS = None
 
 
 class KeyChange(KeySection, defer_build=True):
-    """The change of a key. `revoked` cannot be undone."""
+    """A request to change an API key. `revoked` cannot be undone."""
 
     expires_in_s: ExpiresInS = None
     revoked: bool = False
@@ -219,9 +219,7 @@ class UsageSumsPage(UsageDivided):
 
 
 class UsageExport(UsageDivided):
-    """A query of usage as a file. Days are UTC, both inclusive. The default is today; with `by` or `period`, it is this
-    month.
-    """
+    """A query of usage as a file. Days are UTC, inclusive; today by default, or this month with `by` or `period`."""
 
     format: Literal["csv", "parquet"] = "csv"
 

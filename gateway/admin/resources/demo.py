@@ -10,9 +10,7 @@ from gateway.steering.demo import FLOOD, QUIET, Demo
 
 
 class DemoResource(Fields):
-    """The state of the demo. `ends_at`: seconds since 1970. `tenants`: the names of the quiet tenant, and of the tenant
-    that makes many calls.
-    """
+    """The state of the demo. `ends_at`: seconds since 1970. `tenants`: the quiet tenant, and the busy one."""
 
     tenants: list[str]
     ends_at: int

@@ -24,9 +24,7 @@ ROLE_NAMES: dict[Role, RoleName] = {
 
 
 class OneTimeToken(Fields):
-    """The request to sign in by a one-time link. `once` is the token in the link: the part after #once= in the page's
-    address.
-    """
+    """The request to sign in by a one-time link. `once` is its token, which follows #once= in the link."""
 
     once: Annotated[str, Field(min_length=1, max_length=FIRST_KEY_CHARS_MAX)]
 

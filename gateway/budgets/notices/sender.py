@@ -42,9 +42,7 @@ class _Pending:
 
 
 class NoticeSender:
-    """The sender of notices about budgets to the webhook. It retries a notice that was not accepted. Mutable; used on
-    one loop.
-    """
+    """The sender of notices about budgets to the webhook, with retries. Mutable; used on one loop."""
 
     def __init__(
         self,

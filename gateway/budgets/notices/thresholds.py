@@ -24,9 +24,7 @@ GROUPS_SHOWN_MAX = 200  # as metrics.tenants_max is by default
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notice that a budget's use has reached `threshold` percent of its limit. `start` is the first day of the
-    budget's period.
-    """
+    """A notice that a budget's use has reached `threshold` percent, in the period whose first day is `start`."""
 
     use: BudgetUse
     start: str

@@ -49,9 +49,7 @@ class LedMember:
 
 
 class LedMembers:
-    """The leader's records of its members: those that are connected, and those that may come back at any moment.
-    Mutable.
-    """
+    """The leader's records of its members: those that are connected, and those that may come back. Mutable."""
 
     def __init__(self, leader: str, wishes: list[Wish]) -> None:
         """`wishes` is the list that gets requests to close a connection."""

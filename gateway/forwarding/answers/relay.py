@@ -43,9 +43,7 @@ always hears of the first report and of the last."""
 
 
 class CallCancelled(UpstreamError):  # noqa: N818 - a decision, not an error
-    """An error: an operator has cancelled the call, whose stream has begun. `error` is the error object for the client,
-    in the format of the called API.
-    """
+    """An error: an operator has cancelled a call whose stream has begun. `error` is the API's error object."""
 
     def __init__(self, message: str, error: Mapping[str, Any]) -> None:
         super().__init__(Reason.CANCELLED)

@@ -56,7 +56,7 @@ class History(Struct, kw_only=True):
 
 
 class MinuteRow(Struct, kw_only=True):
-    """The values of one pool, tier, group, tenant or backend in one minute."""
+    """The values of one pool, tier, group, tenant or backend in one minute, named as in HistoryPool."""
 
     pool: str
     kind: str

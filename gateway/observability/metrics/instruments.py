@@ -32,9 +32,7 @@ Values = dict[Labels, float]
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so a look-up hashes no text
 class Family:
-    """The name, help text and labels of a metric whose values are read on a scrape. If its name ends in `_total`, it is
-    a counter, otherwise a gauge.
-    """
+    """A metric whose values are read on a scrape: a counter if its name ends in `_total`, otherwise a gauge."""
 
     name: str
     help: str

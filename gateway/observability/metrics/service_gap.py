@@ -37,8 +37,8 @@ class TenantService(NamedTuple):
 
 class Evenness(NamedTuple):
     """The evenness of service among tenants of one tier (and of one group in it) that waited at the same time. `gap` is
-    the largest difference in service over weight. `jain_index` is the least of Jain's index; None: no tenant received
-    service.
+    the largest difference in service over weight. `jain_index` is the least Jain's index of these groups; None: no
+    tenant received service.
     """
 
     gap: float
@@ -115,8 +115,8 @@ def jain_index(received: list[float]) -> float | None:
 @dataclass(frozen=True, slots=True)
 class GapBound:
     """The largest service gap that a pool's fairness policy guarantees. `ahead_service` is the service by which the
-    policy lets a tenant be ahead (K). `is_capped`: a tenant may hold only a part of the service in flight.
-    `is_per_engine`: each request waits for one backend, and the bound holds for each backend.
+    policy lets a tenant be ahead. `is_capped`: a tenant may hold only a part of the service in flight. `is_per_engine`:
+    each request waits for one backend, and the bound holds for each backend.
     """
 
     bound: FairnessBound

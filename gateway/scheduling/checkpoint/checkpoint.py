@@ -48,9 +48,7 @@ K = TypeVar("K", Counters, LearntModels)
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """The parts of one gateway whose learnt state is written into the checkpoint. `is_serving`: whether the gateway
-    accepts new calls.
-    """
+    """The parts of a gateway whose learnt state is stored. `is_serving`: whether it accepts new calls."""
 
     pools: Pools
     backends: BackendPool

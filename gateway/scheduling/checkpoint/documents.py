@@ -27,9 +27,7 @@ ACCOUNTS_MAX = 50_000  # of all pools: those with the most service above the lev
 
 @dataclass(frozen=True, slots=True)
 class PoolCounters:
-    """The stored counters of one pool: the service that its tenants have received. `at_s` is the time of the last
-    change, in seconds since 1970.
-    """
+    """The stored service that the tenants of one pool have received, as of `at_s` (seconds since 1970)."""
 
     at_s: float
     fair_queues: ServiceCheckpoint

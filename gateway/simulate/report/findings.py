@@ -10,9 +10,7 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantFindings:
-    """The results of one tenant in a simulated run. Times to first token are in seconds. Service is in service units,
-    in total.
-    """
+    """The results of one tenant in a simulated run. Times are in seconds, service in service units."""
 
     requests: int
     served: int

@@ -18,7 +18,7 @@ OWED_WINDOW_S = 60.0
 
 
 class TenantTally:
-    """The sums over one tenant's requests in a simulated run. Mutable."""
+    """The sums over one tenant's requests in a simulated run, such as tokens, service and latencies. Mutable."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.requests = 0
