@@ -214,7 +214,7 @@ class BackendReconciler:
 
 
 class KeyLimitsByTenant:
-    """The limits of the API keys that have limits, by tenant. Mutable."""
+    """A table of the limits of API keys, by tenant and key; keys without limits are left out. Mutable."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, str] = {}  # by key

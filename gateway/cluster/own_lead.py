@@ -17,7 +17,7 @@ from policies.types import BackendLoad, ReplicaShare
 
 
 class OwnLead:
-    """The leadership of one member, if it has any: over all members, or over itself alone. Mutable."""
+    """The Leader in a member's process, if the member leads: all members, or itself alone if it is alone. Mutable."""
 
     def __init__(
         self, follower: Follower, share: OwnShare, make_scheduler: Callable[[str], SharedSchedulerProtocol]

@@ -24,9 +24,7 @@ WITHOUT_STORE_S: Final = 90.0  # a store that fails over, or is upgraded, is bac
 
 
 class Promise:
-    """A follower's promise to the leader that it has joined: it carries out that leader's actions until a certain time,
-    and not later.
-    """
+    """A follower's promise to its leader: it carries out this leader's actions until the time `until`, not later."""
 
     def __init__(self) -> None:
         self.until = -inf

@@ -34,7 +34,7 @@ class BackendClient:
 
 
 class BackendClients:
-    """The clients of all backends. A client connects to its backend with its first call. Mutable."""
+    """The HTTP clients of all backends, by backend id. A client connects with its first call. Mutable."""
 
     def __init__(self, config: Config, backends: BackendPool, specs: Iterable[BackendSpec]) -> None:
         continuation = config.continuation

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class SecretMismatch(ValueError):  # noqa: N818 - named as what it finds
-    """An error: the API keys in the state were made with another secret."""
+    """An error: the API keys in the state were made with another secret than the configured one."""
 
 
 def fingerprint_of(secret: bytes) -> str:

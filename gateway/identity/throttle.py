@@ -36,7 +36,7 @@ class Buckets:
 
 
 class FailureThrottle:
-    """A limit on failed authentications of each client address. Mutable."""
+    """A limit on the rate of failed authentications from each client address. Mutable."""
 
     def __init__(self) -> None:
         self._buckets = Buckets(FAILURES_BURST, FAILURES_PER_S)

@@ -148,7 +148,7 @@ class CallTrace:
 
 
 class Tracer(Protocol):
-    """A tracer: it follows sampled calls from their arrival to their end."""
+    """The interface of Tracing (tracing/tracing.py): it follows sampled calls from their arrival to their end."""
 
     def begin(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
         """A call has arrived."""
@@ -160,7 +160,7 @@ class Tracer(Protocol):
 
 
 class CallObserver(Protocol):
-    """An observer of calls that have ended, such as a counter."""
+    """The interface of an observer that gets each ended call, such as a counter."""
 
     def ended(self, trace: CallTrace) -> None:
         """A call has ended."""

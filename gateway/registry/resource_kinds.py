@@ -132,7 +132,7 @@ class ApiKey(KeySection, KeyHolder):
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A kind of registry entry: its body, its name pattern, and the largest number of such entries."""
+    """A kind of registry entry: the model of its body, its name pattern, and the largest number of entries."""
 
     section: type[Section]
     name: re.Pattern[str]

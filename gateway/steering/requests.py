@@ -102,7 +102,7 @@ class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class Cancelling(StrEnum):
-    """The result of trying to cancel a request."""
+    """The result of trying to cancel a request: it is cancelled, it had ended before, or it is not known."""
 
     DONE = "done"
     ENDED = "ended"  # before

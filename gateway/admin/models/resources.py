@@ -145,7 +145,7 @@ class UsageSumResource(Fields):
 
 
 class LastDayResource(Fields):
-    """The last day with usage of a tenant, in UTC, like 2026-11-20."""
+    """The last day on which a tenant had usage, in UTC, like 2026-11-20."""
 
     tenant: str
     last_used_on: str
@@ -309,7 +309,7 @@ class ResourceFile(Fields):
 
 
 class AppliedFile(Fields):
-    """A request to apply a file of entries. `dry_run`: the response says what would change, and nothing changes."""
+    """A request to apply a file of registry entries. With `dry_run`, it only returns what would change."""
 
     resources: ResourceFile
     dry_run: bool = False

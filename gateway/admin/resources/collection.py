@@ -287,8 +287,8 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEdit:
-    """A planned edit of an entry. The edit is not made yet. `before` and `after` are the bodies of the entry without
-    and with the edit, as the API shows them; None: there is no entry.
+    """A planned edit of a registry entry, which is not made yet. `before` and `after` are the bodies of the entry
+    without and with the edit, as the API shows them; `before` None: there is no entry.
     """
 
     edit: Edit

@@ -43,7 +43,7 @@ class HistoryAsked(Query):
 
 
 class MinuteAsked(Query):
-    """A query of one minute. `at`: a time in the minute, in seconds since 1970."""
+    """A query of the history of one minute. `at`: a time in the minute, in seconds since 1970."""
 
     at: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 

@@ -150,7 +150,7 @@ class TenantStatePage(Page):
 
 
 class BudgetPage(Page):
-    """The query of budgets. `group`: the group's own budgets, and those of its tenants and their keys."""
+    """A query of budgets. `group`: only the group's own budgets, and those of its tenants and their keys; null: all."""
 
     group: Name | None = None
 
@@ -162,7 +162,7 @@ class TenantStates(ResourceList):
 
 
 class BudgetStates(ResourceList):
-    """One page of budgets, by holder."""
+    """One page of budgets, by holder (key, tenant or group)."""
 
     items: list[BudgetState]
 

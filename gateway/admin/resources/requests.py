@@ -61,10 +61,10 @@ class RequestResource(Fields):
     The prompt tokens are estimated until the backend reports them. This report can also change `output_tokens_max`, if
     the model's context limits it. Only a queued request has `waits`; only an ended one has `outcome`, `status` and
     `ended_at`. `outcome` is how it ended, or why it was rejected; `cost` is by the price list of its model, as exact
-    decimal text. `key` is the id of its API key, empty without a key from the API; `trace_id` is the id of its trace,
-    which its backend got; null if the client's own was passed on. `slack_s`: seconds until its next token is due; null
-    without an SLO envelope. `process`: the process that holds the client's connection. `arrived_at`, `ended_at`:
-    seconds since 1970.
+    decimal text. `key` is the id of its API key; empty: it came without a key that the gateway stores. `trace_id` is
+    the id of its trace, which its backend got; null: the client's own trace id was passed on. `slack_s`: seconds until
+    its next token is due; null: it has no SLO envelope. `process`: the process that holds the client's connection.
+    `arrived_at`, `ended_at`: seconds since 1970.
     """
 
     id: str

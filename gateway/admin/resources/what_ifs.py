@@ -23,7 +23,7 @@ KIND: Final = "what-ifs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRoutes:
-    """The admin routes of what-ifs."""
+    """The admin routes that start, show and stop what-ifs: simulations of recorded calls with other settings."""
 
     what_ifs: WhatIfs
     registry: Registry

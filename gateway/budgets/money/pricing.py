@@ -37,7 +37,7 @@ class TokenPrices(NamedTuple):
 
 
 class PriceBook:
-    """The price lists of all models, by day. Mutable."""
+    """The price lists of all models: it finds a model's prices on a day. Mutable."""
 
     def __init__(self) -> None:
         self._periods: dict[str, tuple[list[str], list[TokenPrices]]] = {}  # first days, and the prices from then on

@@ -65,7 +65,7 @@ class Notice:
 
 
 class BudgetWatch:
-    """A watch that finds budgets which reach thresholds. Mutable."""
+    """A watch on the use of budgets: when a budget reaches a threshold, it makes a Notice. Mutable."""
 
     def __init__(self, ledger: BudgetLedger, thresholds: Sequence[int], today: Callable[[], str]) -> None:
         """`thresholds` are percents; `today` gives the day in UTC."""

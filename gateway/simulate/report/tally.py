@@ -32,7 +32,7 @@ class TenantTally:
 
 
 class Tally:
-    """The sums over all tenants' requests in a simulated run, and the time at which the run ended. Mutable."""
+    """The sums over each tenant's requests in a simulated run, and the time at which the run ended. Mutable."""
 
     def __init__(self, price: Price, timeline: Timeline) -> None:
         self._price = price
