@@ -24,7 +24,6 @@ from backends.spec import BackendSpec
 from gateway.admin.management import Administration, Management
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
-from gateway.config.reloading import Reloading
 from gateway.embedded_engine import EmbeddedEngine
 from gateway.forwarding.backend_client import BackendClients
 from gateway.handlers.handlers import RequestHandlers
@@ -58,6 +57,7 @@ from policies.scheduler import Scheduler
 from policies.types import DEFAULT_TIER, Group
 
 if TYPE_CHECKING:  # loaded only where they are on
+    from gateway.config.reloading import Reloading
     from gateway.identity.tokens import Tokens
     from gateway.observability.tracing.tracing import Tracing
     from gateway.ports.metrics_port import MetricsPort
@@ -210,7 +210,7 @@ class Gateway:
         token = self._administration.make_link()
         return None if token is None else f"{self.admin_url}/#once={token}"
 
-    async def watch(self, reloading: Reloading) -> None:
+    async def watch(self, reloading: "Reloading") -> None:
         """Reload this configuration file whenever it changes, until cancelled."""
         self._reloading = reloading
         await reloading.watch(self.reload)

@@ -21,7 +21,6 @@ import uvloop
 
 from gateway.app import Gateway, open_gateway
 from gateway.config import Config
-from gateway.config.reloading import Reloading
 from gateway.observability.logs import configure_logging
 from gateway.store.assembly import make_store
 
@@ -69,7 +68,11 @@ async def serve_one(
 ) -> None:
     """Serve with the gateway that `make` makes, in this process. Raises the errors of `make` and `Gateway.start`."""
     loop = asyncio.get_running_loop()
-    reloading = None if config_file is None else Reloading(config_file, config)
+    reloading = None
+    if config_file is not None:
+        from gateway.config.reloading import Reloading  # noqa: PLC0415 - only where there is a file
+
+        reloading = Reloading(config_file, config)
     terminated, interrupted = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, _terminate, terminated, interrupted)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
