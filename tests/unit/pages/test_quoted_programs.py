@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
+TESTS = f"{ROOT}/tests/"
 PATH = list(sys.path)
 FOLDERS = ("benchmarks", "calm", "evidence", "mutants", "docs", "simulation/cluster", "simulation/sessions")
 STARTED_BY_OTHERS = {
@@ -45,7 +46,7 @@ def file_of(command: str) -> str:
 def start(command: str) -> str:
     """What a command's program says to --help, as `python COMMAND --help` would in the repository's root."""
     for name, module in list(sys.modules.items()):  # programs before this one have imported theirs, by the same names
-        if (file := getattr(module, "__file__", None)) and Path(file).is_relative_to(ROOT / "tests"):
+        if (getattr(module, "__file__", None) or "").startswith(TESTS):
             if name.startswith("tests.") and name.removesuffix(".__main__") != command.removeprefix("-m "):
                 continue  # the name of one file alone
             del sys.modules[name]
