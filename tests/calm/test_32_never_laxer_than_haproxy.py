@@ -15,7 +15,7 @@ import pytest
 from gateway_rig import gateway, until
 from recording_backend import recording
 
-from gateway.http import connection as connections
+from gateway.http import request_reader
 from tests.integration.gateway.test_gateway_smuggling import TABLES, is_call, play
 
 HAPROXY = shutil.which("haproxy", path=os.environ.get("PATH", "") + ":/usr/sbin")
@@ -100,7 +100,7 @@ async def send(port, data):
 
 
 async def test_no_request_that_haproxy_refuses_is_forwarded(tmp_path, figure, monkeypatch):
-    monkeypatch.setattr(connections, "LINE_BYTES_MAX", 16_384)
+    monkeypatch.setattr(request_reader, "LINE_BYTES_MAX", 16_384)
     cases = {
         f"case-{number}-{table}": (name, case)
         for table, all_of_it in TABLES.items()

@@ -5,7 +5,7 @@ import os
 import pytest
 from gateway_rig import CHAT, assert_untouched, call, gateway, http, scripted, wire
 
-from gateway.http.connection import LINE_BYTES_MAX
+from gateway.http.request_reader import LINE_BYTES_MAX
 from tests.calm.rig import MIB, Watch, own_s, percentile, rss_bytes
 
 ANSWER_S_MAX = 0.01

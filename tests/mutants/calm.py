@@ -132,12 +132,12 @@ MUTANTS = (
         calm("test_31_answers_without_usage.py"), check=31,
     ),
     Mutant(
-        "a target of another authority than Host is refused", "gateway/http/connection.py",
+        "a target of another authority than Host is refused", "gateway/http/request_reader.py",
         "found is None or found[1].lower() != host.lower()", "found is None",
         calm("test_32_never_laxer_than_haproxy.py"), check=32,
     ),
     Mutant(
-        "all header fields together are limited", "gateway/http/connection.py",
+        "all header fields together are limited", "gateway/http/request_reader.py",
         "HEAD_BYTES_MAX = 64 << 10", "HEAD_BYTES_MAX = 1 << 30",
         calm("test_35_large_heads.py"), check=35,
     ),

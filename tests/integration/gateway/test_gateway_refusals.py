@@ -22,7 +22,7 @@ from gateway_rig import (
 )
 from yarl import URL
 
-from gateway.http import connection as connections
+from gateway.http import request_reader
 
 DEEP = 200
 
@@ -171,7 +171,7 @@ async def test_a_declared_body_over_the_limit_is_refused_before_it_is_sent():
 
 
 async def test_a_header_over_the_limit_is_a_431(monkeypatch):
-    monkeypatch.setattr(connections, "LINE_BYTES_MAX", 4096)
+    monkeypatch.setattr(request_reader, "LINE_BYTES_MAX", 4096)
     async with scripted() as backend, gateway(backend) as rig:
         for headers in ([f"X-Long: {MARKER * 500}"], [f"X-{number}: 1" for number in range(200)]):
             async with wire(rig) as connection:

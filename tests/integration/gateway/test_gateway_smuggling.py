@@ -13,7 +13,7 @@ import pytest
 from gateway_rig import CHAT, call, gateway, wire
 from recording_backend import recording
 
-from gateway.http import connection as connections
+from gateway.http import request_reader
 
 BODY = json.dumps(call()).encode()
 LENGTH = f"Content-Length: {len(BODY)}"
@@ -371,7 +371,7 @@ def is_call(case):
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "in pieces"])
 @pytest.mark.parametrize("table", TABLES)
 async def test_every_request_is_read_one_way_or_not_at_all(table, at_once, caplog, monkeypatch):
-    monkeypatch.setattr(connections, "LINE_BYTES_MAX", 16_384)
+    monkeypatch.setattr(request_reader, "LINE_BYTES_MAX", 16_384)
     names = {f"case-{number}": name for number, name in enumerate(TABLES[table])}
     cases = {request_id: TABLES[table][name] for request_id, name in names.items()}
     limits = {"body_timeout_s": BODY_TIMEOUT_S}

@@ -17,17 +17,17 @@ from gateway.api.endpoints import CHAT, LIVEZ
 from gateway.api.errors import ProblemError
 from gateway.http import connection as connection_module
 from gateway.http import server as server_module
-from gateway.http.connection import (
+from gateway.http.connection import WAITING_BYTES_MAX
+from gateway.http.cors import Cors
+from gateway.http.request import UNREAD_BYTES_MAX
+from gateway.http.request_ids import RequestIds
+from gateway.http.request_reader import (
     HEAD_BYTES_MAX,
     HEADERS_MAX,
     LINE_BYTES_MAX,
     PARSED_BYTES_MAX,
     PIPELINED_MAX,
-    WAITING_BYTES_MAX,
 )
-from gateway.http.cors import Cors
-from gateway.http.request import UNREAD_BYTES_MAX
-from gateway.http.request_ids import RequestIds
 from gateway.http.response import PIECE_BYTES, Response
 from gateway.http.server import GatewayServer
 from tests.examples import examples
