@@ -30,6 +30,7 @@ from gateway.registry.declaration import Declaration
 from gateway.registry.registry import Registry
 from gateway.scheduling.checkpoint.checkpoint import Checkpoint, Learning
 from gateway.store.base import Store, StoreUnavailable
+from gateway.tasks import Tasks
 
 if TYPE_CHECKING:  # loaded only where the admin port or discovery is on
     from aiohttp import web
@@ -203,7 +204,7 @@ class Administration:
             folder=config.folder,
             scheduling_of=management.scheduling_of,
         )
-        self._searches: list[asyncio.Task[None]] = []
+        self._searches = Tasks()
         self._port: AdminPort | None = None  # while it is open
         self._tokens: Tokens[AdminIssuer, Caller] | None = None
         management.others.services["view"] = self._view
@@ -215,10 +216,8 @@ class Administration:
             Learning(parts.pools, parts.backends, handlers.prompt_tokens, lambda: handlers.is_serving)
         )
         self._reconciler.start()
-        self._searches = [
-            asyncio.create_task(source.watch(partial(self.management.found, number)))
-            for number, source in enumerate(self.management.sources)
-        ]
+        for number, source in enumerate(self.management.sources):
+            self._searches.start(source.watch(partial(self.management.found, number)))
 
     def reload(self, config: Config) -> None:
         """Apply a reloaded configuration file, and log the settings that wait for the next start. Raises ValueError."""
@@ -308,9 +307,7 @@ class Administration:
     async def stop(self) -> None:
         """Write the checkpoint (call this before requests are disconnected), and stop all further changes."""
         await self.management.stop_learning()
-        for search in self._searches:
-            search.cancel()
-        await asyncio.gather(*self._searches, return_exceptions=True)
+        await self._searches.cancel()
         if self._port is not None:
             await self._port.stop()
         await self._reconciler.stop()

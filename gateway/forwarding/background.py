@@ -26,6 +26,7 @@ from gateway.http.response import EventStream, Response
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease
+from gateway.tasks import cancel
 from policies.types import Outcome, Reason
 
 POLL_S: Final = 1.0
@@ -50,8 +51,6 @@ class Background:
         backend_clients: Mapping[str, BackendClient],
         names: RequestIds,
         ended: Callable[[CallTrace], None],
-        *,
-        poll_s: float = POLL_S,
     ) -> None:
         """`ended` is called with the trace of each background response when it has ended."""
         self._request_admission = request_admission
@@ -60,7 +59,7 @@ class Background:
         self._names = names
         self._ended = ended
         self._active = generation.active
-        self._poll_s = poll_s
+        self._poll_s = POLL_S
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response | EventStream:
@@ -96,10 +95,7 @@ class Background:
         """Cancel all background responses at their backends: without this gateway no client could fetch them, and no
         tenant would be charged.
         """
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._tasks)
 
     async def _begun(
         self, held: AsyncExitStack, request: HttpRequest, call: Call, lease: Lease, trace: CallTrace

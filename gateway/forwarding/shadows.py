@@ -30,6 +30,7 @@ from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.alias_table import AliasTable
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
 from gateway.scheduling.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
+from gateway.tasks import Tasks, cancel
 from policies.slo.engine_priority import PRIORITY_MAX
 from policies.types import Outcome, Usage
 
@@ -58,7 +59,7 @@ class Shadows:
         self._ended = ended
         self._due: defaultdict[str, float] = defaultdict(float)  # by alias: parts of a copy
         self._in_flight: Counter[str] = Counter()  # by alias
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def sent(self, call: Call, headers: Headers) -> None:
         """A call has been dispatched: copy it, if its alias has shadow calls and a backend has room."""
@@ -73,16 +74,11 @@ class Shadows:
             self._names.free(name)
             return
         self._in_flight[call.alias] += 1
-        task = asyncio.get_running_loop().create_task(self._run(copy, call.alias, headers))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._run(copy, call.alias, headers))
 
     async def stop(self) -> None:
         """End all copies."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     def _is_chosen(self, alias: str, shadow: ShadowSection) -> bool:
         """Whether it is this call's turn, by `ratio`, and fewer than `in_flight_max` copies run."""
@@ -128,8 +124,7 @@ class Shadows:
                 lease.outcome = trace.outcome = Outcome.BACKEND_FAILED
                 trace.reason = str(error)
             finally:
-                answering.cancel()
-                await asyncio.gather(answering, return_exceptions=True)
+                await cancel(answering)
 
     async def _answer(self, call: Call, lease: Lease, trace: CallTrace, headers: Headers) -> None:
         """Send the copy to the backend of its lease, and count what comes back."""

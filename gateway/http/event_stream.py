@@ -16,6 +16,7 @@ from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import StreamCall, json_object
 from gateway.http.request import HttpRequest
 from gateway.http.response import EventStream, Response
+from gateway.tasks import cancel
 
 COMMENT: Final = b": waiting\n\n"
 ERROR_BYTES_MAX: Final = 64 << 10  # of a backend's error that is parsed for its message
@@ -111,8 +112,7 @@ async def beating(request: HttpRequest, every_s: float | None) -> AsyncIterator[
     try:
         yield
     finally:
-        beats.cancel()
-        await asyncio.gather(beats, return_exceptions=True)
+        await cancel(beats)
 
 
 async def _beats(stream: EventStream, every_s: float) -> None:

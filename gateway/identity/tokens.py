@@ -23,6 +23,7 @@ import orjson
 from backends.tls import tls_context
 from gateway.config.jwt import Issuer
 from gateway.identity.token_form import looks_like_token
+from gateway.tasks import cancel
 
 REFRESH_S = 300.0
 UNKNOWN_S = 10.0  # between two fetches that tokens trigger
@@ -138,9 +139,7 @@ class _Keys(Generic[I]):
         await first.wait()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel(self._task)
 
     def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
         """The public key for a token. Raises KeyError where it is unknown, and requests a fetch; PyJWTError where it is

@@ -7,7 +7,6 @@ operating system wakes the loop, measured as 5 to 8 ms on a busy machine.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,6 +21,7 @@ from gateway.observability.metrics.call_counts import CallMeter
 from gateway.observability.metrics.instruments import FAMILIES, Family, Histograms, Values
 from gateway.observability.metrics.scheduler_metrics import LookWatch, SchedulerMetrics
 from gateway.scheduling.dispatcher import Dispatcher
+from gateway.tasks import cancel
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -73,10 +73,7 @@ class Metrics:
 
     async def stop(self) -> None:
         self._lag.stop()
-        if self._looking is not None:
-            self._looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._looking
+        await cancel(self._looking)
 
     async def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, as of now."""

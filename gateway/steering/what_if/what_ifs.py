@@ -33,6 +33,7 @@ from gateway.steering.what_if.messages import (
     WhatIfFound,
     WhatIfSpec,
 )
+from gateway.tasks import cancel
 
 KNOWN: Final = "what-if"  # a service
 END: Final = "what-if-end"  # another
@@ -157,10 +158,7 @@ class WhatIfs:
         return what_if
 
     async def stop(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._tasks.values())
 
     def _raise_if_running(self) -> None:
         running = next((each for each in self._kept.values() if each.state == "running"), None)
