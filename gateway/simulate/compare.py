@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backends.engine.batching import BATCHING
-from backends.engine.coefficients import COEFFICIENTS
+from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import BLOCK_TOKENS
 from gateway.config import load_config
 from gateway.simulate.choices import Choices, TenantChoices, read_weights
@@ -29,6 +29,8 @@ class PolicyComparison(RunOptions, Choices):
 
     paces: Sequence[float] = ()
     """Of each engine: its step times are multiplied by it."""
+    coefficients: StepCoefficients | None = None
+    """Of engines that have been measured; None: those of the table, by the name `engine`."""
 
     def run(self, progress: Progress) -> tuple[Setting, list[Findings]]:
         """Run every policy. Raises TraceError, ConfigError, OSError; ValueError for an unknown name."""
@@ -66,7 +68,8 @@ class PolicyComparison(RunOptions, Choices):
 
     def _fleet(self, trace: Trace) -> SimulatedFleet:
         return SimulatedFleet(
-            coefficients=_listed("engine", self.engine, COEFFICIENTS),
+            engine=self.engine,
+            coefficients=self.coefficients or COEFFICIENTS[_listed("engine", self.engine, COEFFICIENTS)],
             engines=self.engines,
             paces=self.paces,
             batching=_listed("batching", self.batching, BATCHING),
@@ -96,9 +99,9 @@ def _ends(run: Findings) -> Mapping[str, str]:
 
 def _described(fleet: SimulatedFleet) -> Mapping[str, str]:
     return {
-        "engines": f"{fleet.engines} of {fleet.coefficients}, {fleet.batching},"
+        "engines": f"{fleet.engines} of {fleet.engine}, {fleet.batching},"
         f" {fleet.kv_tokens} KV tokens in blocks of {fleet.block_tokens}, {fleet.requests_running_max} calls at most",
-        "step times": COEFFICIENTS[fleet.coefficients].source,
+        "step times": fleet.coefficients.source,
         **(
             {"paces": f"step times of each times {', '.join(f'{each:.2f}' for each in fleet.paces)}"}
             if fleet.paces

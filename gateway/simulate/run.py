@@ -11,7 +11,7 @@ from math import fsum
 from types import MappingProxyType
 
 from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
-from backends.engine.coefficients import COEFFICIENTS
+from backends.engine.coefficients import StepCoefficients
 from backends.engine.engine import Engine
 from backends.engine.kv_memory import BlockMemory, KvMemory, OracleMemory
 from backends.simulation.requests import Arrival
@@ -33,11 +33,12 @@ REST = "all others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFleet:
-    """The specification of the engines of a simulated pool. All are equal, but `paces` multiplies the step times of
-    each (empty: 1).
+    """The specification of the engines of a simulated pool, which `engine` names for the reader. All are equal, but
+    `paces` multiplies the step times of each (empty: 1).
     """
 
-    coefficients: str
+    engine: str
+    coefficients: StepCoefficients
     engines: int
     batching: str
     block_tokens: int
@@ -47,7 +48,7 @@ class SimulatedFleet:
 
     @property
     def kv_tokens(self) -> int:
-        return self.kv_tokens_max or COEFFICIENTS[self.coefficients].kv_tokens_max
+        return self.kv_tokens_max or self.coefficients.kv_tokens_max
 
     @property
     def reserves_by_oracle(self) -> bool:
@@ -67,7 +68,7 @@ class SimulatedFleet:
         return {f"engine-{number}": self._engine(pace) for number, pace in enumerate(paces, start=1)}
 
     def _engine(self, pace: float) -> Engine:
-        coefficients = COEFFICIENTS[self.coefficients].scaled(pace)
+        coefficients = self.coefficients.scaled(pace)
         return Engine(
             coefficients,
             kv_tokens_max=self.kv_tokens,

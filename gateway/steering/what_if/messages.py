@@ -7,6 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from gateway.simulate.report.findings import SessionFindings
+
 
 class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):
     """The changes that a what-if makes for sessions of agents. Each engine's KV pool is made `kv_scale` times as large.
@@ -85,30 +87,6 @@ class FoundTenant(FoundCalls, kw_only=True):
     asked_service: float | None = None
 
 
-class FoundSessions(msgspec.Struct, kw_only=True):
-    """The figures of agents' sessions in a simulation. A turn's wait is from its arrival to its dispatch; a session
-    lasts from its first arrival to its last end. `held_turns` waited for room, for `held_mean_s` seconds on average.
-    `yields` counts the `pauses` of sessions that had used their quantum. `held_max` and `paused_max` are the most
-    sessions that were held, and paused, at once. `etas` has, for each engine, the part of its KV pool that contexts
-    could have at the end.
-    """
-
-    sessions: int
-    turns: int
-    turn_wait_p50_s: float | None
-    turn_wait_p99_s: float | None
-    turn_wait_max_s: float
-    session_p50_s: float | None
-    session_p90_s: float | None
-    held_turns: int
-    held_mean_s: float | None
-    held_max: int
-    paused_max: int
-    pauses: int
-    yields: int
-    etas: dict[str, float]
-
-
 class FoundFigures(FoundCalls, kw_only=True):
     """The figures of a run as a whole, and of its largest tenants (at most 200). `jain` is Jain's fairness index over
     tenants that waited; `difference_max` is the largest difference of service over weight between two of them. `tpot_s`
@@ -126,7 +104,7 @@ class FoundFigures(FoundCalls, kw_only=True):
     tpot_s: float | None
     preemptions: int | None = None
     hit_ratio: float | None = None
-    sessions: FoundSessions | None = None
+    sessions: SessionFindings | None = None
     tenants: dict[str, FoundTenant]
 
 

@@ -57,8 +57,8 @@ def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
     calls = [orjson.loads(line) for line in Path(spec.trace).read_bytes().splitlines()]
     happened = _happened(spec, calls)
     waited = _written(Path(spec.trace), calls)
-    coefficients = _coefficients(spec.engine)
-    setting, run = _run(spec, coefficients, runs_before=0)
+    coefficients = scaled = _coefficients(spec.engine)
+    setting, run = _run(spec, scaled, runs_before=0)
     measured, scale = _backend_tpot_s(calls), 1.0
     for number in range(1, RESCALED_MAX + 1):
         by = _scale(happened["tpot_s"], run.figures.tpot_s)
@@ -67,11 +67,12 @@ def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
             break
         scale *= by or 1.0
         spec = replaced(spec, engine=replaced(spec.engine, paces=paces))
-        setting, run = _run(spec, _scaled(coefficients, scale), runs_before=number)
+        scaled = _scaled(coefficients, scale)
+        setting, run = _run(spec, scaled, runs_before=number)
     policies = [spec.policy] if spec.policy else []
     weights = [f"{tenant}={weight!r}" for tenant, weight in spec.weights.items()]
     _, instead = _run(
-        _changed(spec), None, runs_before=RUNS - 1, policies=policies, weights=weights, sessions=spec.sessions
+        _changed(spec), scaled, runs_before=RUNS - 1, policies=policies, weights=weights, sessions=spec.sessions
     )
     return {
         "setting": dict(setting.facts),
@@ -105,18 +106,16 @@ def _changed(spec: WhatIfSpec) -> WhatIfSpec:
 
 def _run(
     spec: WhatIfSpec,
-    coefficients: StepCoefficients | None,
+    coefficients: StepCoefficients,
     *,
     runs_before: int,
     policies: list[str] | None = None,
     weights: list[str] | None = None,
     sessions: SessionsChanged = SESSIONS_AS_THEY_ARE,
 ) -> tuple[Setting, Findings]:
-    """Simulate the calls; `coefficients` None: with the coefficients of the previous run."""
-    if coefficients is not None:
-        COEFFICIENTS[MEASURED] = coefficients
+    """Simulate the calls on engines with these coefficients."""
     engine = spec.engine
-    kv_tokens = engine.kv_tokens_max or COEFFICIENTS[MEASURED].kv_tokens_max
+    kv_tokens = engine.kv_tokens_max or coefficients.kv_tokens_max
     comparison = PolicyComparison(
         trace=Path(spec.trace),
         config=Path(spec.config),
@@ -126,6 +125,7 @@ def _run(
         sessions=None if sessions.held is None else [Holding.HELD if sessions.held else Holding.FREE],
         session_room=sessions.room_ratio,
         engine=MEASURED,
+        coefficients=coefficients,
         engines=engine.engines,
         paces=engine.paces,
         kv_tokens_max=round(kv_tokens * sessions.kv_scale),
@@ -238,8 +238,7 @@ def _progress(runs_before: int) -> Callable[[str, int], Callable[[int], None]]:
 def _shown(run: Findings) -> dict[str, Any]:
     """A run without its curves, and with its loudest tenants only."""
     tenants = {name: asdict(each) for name, each in list(run.tenants.items())[:TENANTS_SHOWN]}
-    sessions = None if run.sessions is None else asdict(run.sessions)
-    return {"policy": run.policy, **asdict(run.figures), "tenants": tenants, "sessions": sessions}
+    return {"policy": run.policy, **asdict(run.figures), "tenants": tenants, "sessions": run.sessions}
 
 
 def _completed(calls: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 import gc
 import tracemalloc
 
+from backends.engine.coefficients import COEFFICIENTS
 from gateway.simulate.run import SimulatedFleet, TriedPolicy, simulate
 from gateway.simulate.trace.arrivals import Replay
 from gateway.simulate.trace.formats import TraceCall
@@ -11,7 +12,8 @@ from policies.scheduler import Scheduler
 from policies.types import Tenant
 
 FLEET = SimulatedFleet(
-    coefficients="a10g-llama2-7b",
+    engine="a10g",
+    coefficients=COEFFICIENTS["a10g-llama2-7b"],
     engines=1,
     batching="chunked-prefill",
     block_tokens=16,

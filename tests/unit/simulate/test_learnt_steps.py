@@ -50,8 +50,9 @@ def test_a_simulated_trace_is_decided_with_what_was_learnt_and_tells_how_much_of
     entries = []
     (policy,) = Choices(policies=("vtc",)).tried(Config(), "")
     fleet = SimulatedFleet(
-        coefficients=NAME, engines=2, batching="chunked-prefill", block_tokens=16, requests_running_max=64
-    )
+        engine=NAME, coefficients=ENGINE, engines=2, batching="chunked-prefill", block_tokens=16,
+        requests_running_max=64,
+    )  # fmt: skip
     watched = replace(policy, make_scheduler=lambda: Recorder(policy.make_scheduler(), entries.append))
     figures = simulate(watched, arrivals(), fleet=fleet, tenant_of=Tenant).figures
     assert all(step_time.is_sure for step_time in steps_told(entries)[-2:])

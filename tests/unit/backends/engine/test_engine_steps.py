@@ -12,7 +12,6 @@ SIMPLE = StepCoefficients(
     base_s=1.0, token_s=0.1, context_token_s=0.001, request_s=0.01, kv_tokens_max=64, source="round numbers"
 )
 A10G = COEFFICIENTS["a10g-llama2-7b"]
-PLATFORMS = dict(COEFFICIENTS)  # as they are declared: a simulation of a what-if adds what a gateway has learnt
 
 
 def make_engine(**kwargs) -> Engine:
@@ -312,7 +311,7 @@ def test_a_request_that_could_never_run_is_refused_when_it_is_submitted(request_
 
 
 def test_every_platform_predicts_a_step_that_grows_with_its_work():
-    for name, coefficients in PLATFORMS.items():
+    for name, coefficients in COEFFICIENTS.items():
         small = coefficients.mixed_s(new_tokens=1, context_tokens=1, requests=1)
         large = coefficients.mixed_s(new_tokens=100, context_tokens=10_000, requests=10)
         assert 0 < small < large < 1, name

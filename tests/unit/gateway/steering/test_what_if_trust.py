@@ -46,8 +46,8 @@ def test_a_backend_that_is_slower_is_slower_in_the_simulation():
     assert _paces(fast, [fast, slow, None], 12) == [1.0, 4.0, 1.0]
     assert _paces(fast, [fast, StepTimeModel(base_s=0.00101, token_s=0.0001)], 12) == []
     fleet = SimulatedFleet(
-        coefficients="a10g-llama2-7b", engines=2, batching="chunked-prefill", block_tokens=16, requests_running_max=8,
-        paces=[1.0, 4.0],
+        engine="a10g", coefficients=COEFFICIENTS["a10g-llama2-7b"], engines=2, batching="chunked-prefill",
+        block_tokens=16, requests_running_max=8, paces=[1.0, 4.0],
     )  # fmt: skip
     one, other = (each.coefficients for each in fleet.make().values())
     assert one == COEFFICIENTS["a10g-llama2-7b"]
