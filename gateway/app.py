@@ -200,7 +200,7 @@ class Gateway:
             self._metrics_port = MetricsPort(metrics.host, metrics.port, metrics_page)
             self.metrics_url = await self._metrics_port.start()
         self.metrics.start()
-        self._descriptors.watch.start()
+        self._descriptors.looks.start()
         self._handlers.memory.start(self._listener)
         # Last, so that a gateway that answers /readyz answers at every port.
         return await self._listener.start()
@@ -241,7 +241,7 @@ class Gateway:
     async def stop(self) -> None:
         """Stop at once: queued calls are rejected, running streams end with an error event. Release all resources."""
         await self.order.end()
-        await self._descriptors.watch.stop()
+        await self._descriptors.looks.stop()
         if self.operators is not None:
             await self.operators.stop()
         await self._administration.stop()

@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 class Certificate:
     """The TLS certificate of a port, read again when its files change. `context` is for the listener. Mutable: new
-    connections get the newest certificate while `watch` runs.
+    connections get the newest certificate while its `renewal` runs.
     """
 
     def __init__(self, cert_file: Path, key_file: Path, *, look_s: float = LOOK_S) -> None:
         """Raises ValueError where the files hold no certificate."""
         self._files = cert_file, key_file
-        self.watch = Periodic(self._look, look_s, "renew a certificate")
-        """Watches the files."""
+        self.renewal = Periodic(self._look, look_s, "renew a certificate")
+        """Looks for newer files."""
         self._seen = self._marks()
         self._newest = self.context = server_context(cert_file, key_file)
         # Called at every handshake, with or without a server name, so each connection gets one complete pair.

@@ -21,7 +21,7 @@ class Descriptors:
     """A watch on this process's file descriptors, which logs an error, once a minute, if they are short. Mutable."""
 
     def __init__(self) -> None:
-        self.watch = Periodic(self._look, LOOK_S, "look at file descriptors")
+        self.looks = Periodic(self._look, LOOK_S, "look at file descriptors")
         """Checks once a second."""
         self._said_at = -inf
 

@@ -112,7 +112,7 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._sockets = await self._bind() if self._inherited is None else [self._inherited.dup()]
         if self._certificate is not None:
-            self._certificate.watch.start()
+            self._certificate.renewal.start()
         for listening in self._sockets:
             listening.setblocking(False)
         self._listen_again()
@@ -123,7 +123,7 @@ class Listener:
     async def stop(self) -> None:
         """Close every connection and the port."""
         if self._certificate is not None:
-            await self._certificate.watch.stop()
+            await self._certificate.renewal.stop()
         if self._looking is not None:
             self._looking.cancel()
         while self._sockets:

@@ -133,7 +133,7 @@ async def test_a_renewed_certificate_serves_the_next_connection_and_half_of_one_
         writer.transport.abort()
         return True
 
-    certificate.watch.start()
+    certificate.renewal.start()
     try:
         assert await is_of(authority)
         shutil.copy(other_authority / "server.key", tmp_path / "server.key")  # which is of no certificate there
@@ -147,7 +147,7 @@ async def test_a_renewed_certificate_serves_the_next_connection_and_half_of_one_
         assert await is_of(other_authority)
         assert not await is_of(authority)
     finally:
-        await certificate.watch.stop()
+        await certificate.renewal.stop()
         server.close()
 
 
