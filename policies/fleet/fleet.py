@@ -389,6 +389,8 @@ class Fleet:
         self.requests -= 1
         if capacity.id in self._retired:
             self._retire(capacity)
+        if capacity.load.requests_running is None:  # no measurement will update its speed
+            self.limits.add_up()
         self._slots_changed(capacity)
 
     def _take_in(self, load: BackendLoad, in_flight: Collection[InFlight]) -> BackendCapacity:

@@ -1,5 +1,7 @@
 """Several backends: where requests go, what comes back, what vanishes while it still runs requests."""
 
+from collections import Counter
+
 import pytest
 
 from policies.pool.outage import BACKEND_WAIT_S_MAX
@@ -199,3 +201,29 @@ def test_a_backend_that_vanished_for_a_moment_while_it_runs_something_stays_held
     assert pool.scheduler.next_wakeup() == 60.0
     pool.now = 60.0
     assert pool.placed() == {"b": "a100"}
+
+
+def test_a_backend_that_measures_nothing_is_as_fast_as_its_latest_requests(make_pool):
+    loads = BackendLoad("x"), BackendLoad("y")
+    pool = make_pool(loads=loads)
+
+    def serve(seconds_at_y: float) -> Counter[str]:
+        """Twenty requests, of a second each at x."""
+        for number in range(20):
+            pool.send("A", str(number))
+        placed = pool.placed()
+        begun_at = pool.now
+        for seconds, backend_id in sorted([(1.0, "x"), (seconds_at_y, "y")]):
+            pool.now = begun_at + seconds
+            for request_id in [each for each, at in placed.items() if at == backend_id]:
+                pool.emit(request_id, 5)
+                pool.end(request_id)
+        return Counter(placed.values())
+
+    for _ in range(10):
+        serve(seconds_at_y=3.0)
+    pool.measure(*loads)  # as when one of them was away and is back
+    assert serve(seconds_at_y=3.0) == {"x": 15, "y": 5}
+    for _ in range(40):
+        serve(seconds_at_y=1.0)
+    assert serve(seconds_at_y=1.0) == {"x": 10, "y": 10}
