@@ -207,7 +207,7 @@ class Scheduler:
             fair_queues.ended(entry)
         if self._key_holds.keys:
             self._key_holds.left(entry.request)
-        self._freed(entry, fair_queue, now)
+        self._freed(entry, fair_queue, now, is_failed=outcome is Outcome.BACKEND_FAILED)
 
     def returned(
         self,
@@ -228,7 +228,7 @@ class Scheduler:
         entry.request = _waiting(entry, entry.request.produced_tokens, cause)
         if backend_ids is not None:
             entry.request = replace(entry.request, backend_ids=backend_ids)
-        self._wait_again(entry, now, precedes=cause is not Cause.PREEMPTED)
+        self._wait_again(entry, now, cause)
         if cause is Cause.FAILED and backend_ids is None:
             self._fleet.refused(entry.backend_id, now, hold_s)
         self._waiting.reassign_stranded(now)
@@ -247,7 +247,7 @@ class Scheduler:
         self._used(entry, usage, now)
         entry.request = _waiting(entry, usage.output_tokens, cause)
         self._ledger.interruptions.by_cause[cause] += 1
-        self._wait_again(entry, now, precedes=cause is not Cause.PREEMPTED)
+        self._wait_again(entry, now, cause)
         if cause is Cause.FAILED:
             self._fleet.refused(entry.backend_id, now, hold_s)
         self._waiting.reassign_stranded(now)
@@ -558,9 +558,9 @@ class Scheduler:
 
     # -- what waits and what runs --------------------------------------------------------------------------
 
-    def _wait_again(self, entry: InFlight, now: float, *, precedes: bool) -> None:
-        """A dispatched request waits again at the head of its tenant's queue, prepaid. A request that `precedes` any
-        new choice was chosen and charged before.
+    def _wait_again(self, entry: InFlight, now: float, cause: Cause) -> None:
+        """A dispatched request waits again at the head of its tenant's queue, prepaid. It precedes any new choice,
+        because it was chosen and charged before, unless it gave way to another.
         """
         self._accounting.settle(entry)
         if self._sessions is not None:
@@ -569,10 +569,10 @@ class Scheduler:
         self._queues.prepend(entry.request, self._admission.queue_timeout.ends_at(entry.request, now))
         self._outage.queued(entry.request, now)
         fair_queue = self._arrangement.fair_queues.enter_again(entry)
-        if precedes:
+        if cause is not Cause.PREEMPTED:
             fair_queue.first[entry.request.id] = None
         fair_queue.queued(entry.request, now)
-        self._freed(entry, fair_queue, now)
+        self._freed(entry, fair_queue, now, is_failed=cause is Cause.FAILED)
         if self._key_holds.keys:
             self._waiting.hold_excess(entry.request, now)
 
@@ -598,10 +598,10 @@ class Scheduler:
             if self._preemption.untouched:
                 self._preemption.settled(entry.request.id)
 
-    def _freed(self, entry: InFlight, fair_queue: FairQueue, now: float) -> None:
+    def _freed(self, entry: InFlight, fair_queue: FairQueue, now: float, *, is_failed: bool) -> None:
         """The entry, dispatched from this queue, is no longer in flight."""
         self._rounds = None
-        self._fleet.release(entry, now)
+        self._fleet.release(entry, now, is_failed=is_failed)
         if self._preemption.untouched:
             self._preemption.settled(entry.request.id)
         fair_queue.use.count(entry, -1, -entry.reservation.sequences, -entry.reservation.tokens)

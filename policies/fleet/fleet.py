@@ -378,14 +378,18 @@ class Fleet:
             self.negative_cache.changed(backend)
         return tokens - before
 
-    def release(self, entry: InFlight, now: float) -> None:
+    def release(self, entry: InFlight, now: float, *, is_failed: bool) -> None:
+        """Release the entry's slot. If its backend has failed, the time that it held the slot is not counted in the
+        backend's speed.
+        """
         self.clock.now = now
         capacity = self.backends[entry.backend_id]
         output = entry.reservation.produced_tokens // entry.reservation.sequences
         if output:
             is_streamed = entry.first_token_at is not None and entry.first_token_at < now
             capacity.answered(entry.reservation, output, now - entry.dispatched_at, is_streamed=is_streamed)
-        capacity.release(entry.reservation, now - entry.dispatched_at, entry.service - entry.service_before)
+        service = 0.0 if is_failed else entry.service - entry.service_before
+        capacity.release(entry.reservation, now - entry.dispatched_at, service)
         self.requests -= 1
         if capacity.id in self._retired:
             self._retire(capacity)

@@ -317,9 +317,8 @@ MUTANTS = (
     ),
     Mutant(
         "it goes first again", "policies/scheduler.py",
-        "self._ledger.interruptions.by_cause[cause] += 1\n"
-        "        self._wait_again(entry, now, precedes=cause is not Cause.PREEMPTED)",
-        "self._ledger.interruptions.by_cause[cause] += 1\n        self._wait_again(entry, now, precedes=False)",
+        "self._ledger.interruptions.by_cause[cause] += 1\n        self._wait_again(entry, now, cause)",
+        "self._ledger.interruptions.by_cause[cause] += 1\n        self._wait_again(entry, now, Cause.PREEMPTED)",
         (POLICY,),
     ),
     Mutant(

@@ -227,3 +227,36 @@ def test_a_backend_that_measures_nothing_is_as_fast_as_its_latest_requests(make_
     for _ in range(40):
         serve(seconds_at_y=1.0)
     assert serve(seconds_at_y=1.0) == {"x": 10, "y": 10}
+
+
+@pytest.mark.parametrize("is_continued", [False, True])
+def test_a_backend_that_hung_is_as_fast_as_before_once_it_is_back(make_pool, is_continued):
+    x, y = (BackendLoad(name, requests_running_max=32) for name in "xy")
+    pool = make_pool(loads=[x, y])
+
+    def sent(count: int) -> dict[str, str]:
+        for number in range(count):
+            pool.send("A", f"{number} at {pool.now}")
+        return pool.placed()
+
+    def end_after(seconds: float, placed: dict[str, str]) -> None:
+        pool.now += seconds
+        for request_id in placed:
+            pool.emit(request_id, 5)
+            pool.end(request_id)
+
+    for _ in range(10):
+        end_after(1.0, sent(20))
+    placed = sent(20)
+    hung = [request_id for request_id, at in placed.items() if at == "y"]
+    end_after(1.0, {request_id: at for request_id, at in placed.items() if at == "x"})
+    pool.now += 60.0
+    for request_id in hung:
+        pool.emit(request_id, 2)
+        if is_continued:
+            pool.cut(request_id, hold_s=1.0)
+        else:
+            pool.end(request_id, Outcome.BACKEND_FAILED)
+    end_after(1.0, pool.placed())
+    pool.measure(x, y)
+    assert Counter(sent(20).values()) == {"x": 10, "y": 10}
