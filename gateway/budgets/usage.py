@@ -60,6 +60,7 @@ class UsageBook:
         self.recall_watchers: list[Callable[[str], None]] = []
         """Called with each day that began after the first one, when its rows have what was written of it before."""
         self._whole: dict[str, set[UsageKey]] = {}  # by day to recall: the rows that had all usage when it began
+        self._complained = ""  # the last error that was logged; empty: the store is written
         self._flusher = Periodic(self._try_flush, FLUSH_S, "flush usage")
         self.writer = secrets.token_urlsafe(WRITER_BYTES)
 
@@ -162,7 +163,11 @@ class UsageBook:
         try:
             await self.flush()
         except StoreUnavailable as error:
-            log.warning("usage is not written, and is kept in memory: %s", error)
+            if str(error) != self._complained:  # retried every time, logged once
+                log.warning("usage is not written, and is kept in memory: %s", error)
+            self._complained = str(error)
+        else:
+            self._complained = ""
 
 
 class CallPricing:

@@ -20,8 +20,10 @@ class Flaky(SqliteStore):
     def __init__(self):
         super().__init__(None)
         self.fails: str | None = None
+        self.tried = 0
 
     async def put_usage(self, rows):
+        self.tried += 1
         if self.fails != "before":
             await super().put_usage(rows)
         if self.fails:
@@ -224,6 +226,24 @@ async def test_usage_is_written_by_itself_and_at_the_end(store, monkeypatch, clo
     use(book)
     await book.stop()
     assert [totals.requests for totals in (await kept(store)).values()] == [2]
+
+
+async def test_a_store_that_stays_away_is_logged_once_each_time(store, monkeypatch, clock, caplog):
+    monkeypatch.setattr(usage, "FLUSH_S", 0.005)
+    book = UsageBook(store, clock=clock)
+    book.start()
+    for outage in (1, 2):
+        use(book)
+        store.fails, tried = "before", store.tried
+        async with asyncio.timeout(10):
+            while store.tried < tried + 5:  # noqa: ASYNC110 - what is tested has no event
+                await asyncio.sleep(0.005)
+        store.fails = None
+        async with asyncio.timeout(10):
+            while [totals.requests for totals in (await kept(store)).values()] != [outage]:  # noqa: ASYNC110 - likewise
+                await asyncio.sleep(0.005)
+    await book.stop()
+    assert len(caplog.records) == 2
 
 
 async def test_a_total_beyond_what_stores_hold_is_written_as_the_most_that_they_do(store):
