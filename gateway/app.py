@@ -103,7 +103,9 @@ class CallLogs:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The parts that must be opened before a Gateway can be made, such as its order and its logs."""
+    """The parts that are opened before a Gateway can be made, such as its logs and its Order (the part that decides on
+    requests).
+    """
 
     config: Config
     order: Order

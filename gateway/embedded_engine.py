@@ -10,7 +10,9 @@ if TYPE_CHECKING:  # loaded only where it is on
 
 
 class EmbeddedEngine:
-    """The simulated engine in a gateway, its backend if none is configured. Call `start` if needed, and `stop`."""
+    """A simulated inference engine inside the gateway, which is its backend if no backend is configured. Call `start`
+    only in this case, and `stop` at the end.
+    """
 
     def __init__(self, section: EngineSection) -> None:
         self._section = section

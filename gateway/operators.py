@@ -25,8 +25,8 @@ def led_dispatchers(order: Order, pools: Pools) -> Mapping[str, Dispatcher]:
 
 
 class OperatorSources:
-    """The connections of the operators' tools (live document, demo, trials) with the parts of an assembled gateway.
-    `connect` makes them.
+    """The connections of the operators' tools (live document, demo, trial calls) with the parts of an assembled
+    gateway. `connect` makes them.
     """
 
     def __init__(

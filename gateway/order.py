@@ -78,9 +78,9 @@ class LoneProcess:
 
 
 class Order(Protocol):
-    """A process's part in ordering the gateway's requests, alone or together with other processes. It makes the
-    Dispatchers and the backends. Call `begin` when the gateway is assembled, `end` before the gateway stops, `close`
-    after it.
+    """The part of a process that decides in which order the gateway's requests are dispatched, alone or together with
+    other processes under one leader. It also makes the Dispatchers and the BackendPool. Call `begin` when the gateway
+    is assembled, `end` before the gateway stops, `close` after it.
     """
 
     @property
@@ -151,7 +151,7 @@ def poll_options(config: Config) -> dict[str, Any]:
 
 
 class OwnOrder:
-    """The Order of a single process, which has its own Schedulers."""
+    """The Order of a single process, which decides by its own Schedulers."""
 
     processes = 1
     has_state = True

@@ -9,8 +9,9 @@ Service = Callable[[bytes], Awaitable[bytes]]
 
 
 class Others:
-    """The access of one process to the other processes of its order: it asks them questions, and answers theirs by
-    `services`. This base class is for a single process, which has no others, and leads.
+    """The access of one process to the other processes that share an order of requests with it (one of them, the
+    leader, decides for all). It asks them questions, and answers theirs by the functions in `services`. This base class
+    is for a single process, which has no others, and leads itself.
     """
 
     def __init__(self, name: str) -> None:

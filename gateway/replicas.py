@@ -40,7 +40,9 @@ log = logging.getLogger(__name__)
 
 
 class Elected(LoneProcess):
-    """An Entrance: the role of one replica in a shared order, where replicas elect their leader by Redis."""
+    """The role of one replica in a shared order (a leader decides for several processes). The replicas elect their
+    leader by Redis. It implements Entrance.
+    """
 
     def __init__(self, order: MemberOrder, *, config: Config, elections: RedisElection) -> None:
         self._order, self._config, self._elections = order, config, elections

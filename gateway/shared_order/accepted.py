@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class Accepted:
-    """The leader's connections to the processes that follow it, by name. Mutable; used on the loop of the order."""
+    """The leader's connections to its followers (the processes for which it decides), by name. Mutable; used on one
+    loop.
+    """
 
     def __init__(self, member: Member, place: MemberPlace, soon: Callable[[], None]) -> None:
         """`soon` is called when a message has arrived."""

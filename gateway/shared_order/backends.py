@@ -52,8 +52,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(BackendNews)
 
 
 class SharedPolls(PollLoop):
-    """The health polls of backends in a shared order. The leader polls the backends, and sends changes to all
-    followers. A follower does not poll: it receives the changes. The role may change. Made on the loop.
+    """The health polls of backends for the processes of a shared order. The leader polls the backends, and sends
+    changes to all followers. A follower does not poll: it receives the changes. The role may change. Made on the loop.
     """
 
     def __init__(

@@ -38,8 +38,8 @@ Names = frozenset[x509.GeneralName]
 
 
 class Credentials:
-    """The TLS certificates of one process in a shared order: those that it shows to other processes, and those that it
-    accepts from them.
+    """The TLS certificates of one process that shares an order of requests with others: those that it shows to other
+    processes, and those that it accepts from them.
     """
 
     def __init__(self, accepting: ssl.SSLContext, connecting: ssl.SSLContext, names: Names | None = None) -> None:

@@ -11,9 +11,9 @@ from policies.types import Request, Tenant
 
 
 class SharedDeciding(Deciding):
-    """The driver of one pool's decisions in a shared order. It reports all requests of one turn of the loop to the
-    leader together. A QueueWatch (the observer of a traced request) is notified of the lift and of the reason for the
-    wait when its request is dispatched.
+    """The driver of one pool's decisions in a shared order (a leader decides for several processes). It reports all
+    requests of one turn of the loop to the leader together. A QueueWatch (the observer of a traced request) is told
+    when its request is dispatched: how much the tenant's counter was lifted, and why the request waited.
     """
 
     tells_all = True

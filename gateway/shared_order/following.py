@@ -32,8 +32,8 @@ class _LeaderAddress(NamedTuple):
 
 
 class Following:
-    """The connection of this process to its leader. It is made again whenever it is lost, also to a new leader.
-    Mutable; used on the loop of the order.
+    """The connection of this process to its leader, the process that decides on its requests. It is made again whenever
+    it is lost, also to a new leader. Mutable; used on one loop.
     """
 
     def __init__(

@@ -58,7 +58,9 @@ _LIMITS: Final = msgspec.msgpack.Decoder(RateLimits)
 
 
 class Entrance(Process, Protocol):
-    """The role of one process in a shared order, as an interface: how the process joins the order, and leaves it."""
+    """The role of one process in a shared order (a leader decides for several processes), as an interface: how the
+    process joins the order, and leaves it.
+    """
 
     async def begin(self, parts: GatewayParts) -> None:
         """Take part in the order; all parts exist. Raises OSError."""
@@ -68,8 +70,9 @@ class Entrance(Process, Protocol):
 
 
 class MemberOrder:
-    """The Order (gateway/order.py) of a process that shares it with other processes. It is also the OrderShell of its
-    SharedOrder, which calls it for Schedulers, tenants and measurements. Made on the loop that runs it.
+    """The Order (gateway/order.py) of a process that shares one order of requests with other processes: their leader
+    decides for all. It is also the OrderShell of its SharedOrder, which calls it to make Schedulers, to find tenants
+    and to measure backends. Made on the loop that runs it.
     """
 
     def __init__(

@@ -63,8 +63,9 @@ class OrderShell(Protocol):
 
 
 class SharedOrder:
-    """The driver of one process's Member (its leader and follower rules) on the event loop. It has the sockets, the
-    timers and the Dispatchers. Made and used on its loop; call `start`, and `stop` at the end.
+    """The driver of one process's part in a shared order (a leader decides for several processes). On the event loop,
+    it runs the process's Member, the rules of leader and follower without I/O, and adds sockets, timers and
+    Dispatchers. Made and used on its loop; call `start`, and `stop` at the end.
     """
 
     def __init__(

@@ -30,9 +30,9 @@ _FOUND: Final = msgspec.msgpack.Decoder(dict[int, frozenset[str]])
 
 
 class RoleWork:
-    """The tasks of one process that depend on its role in the shared order: the leader polls backends, decides on
-    budgets and writes the checkpoint. Made on the loop when all parts of the gateway exist; call `stop` before these
-    are stopped.
+    """The tasks of one process that depend on whether it leads or follows in a shared order: the leader polls backends,
+    decides on budgets and writes the checkpoint. Made on the loop when all parts of the gateway exist; call `stop`
+    before these are stopped.
     """
 
     def __init__(

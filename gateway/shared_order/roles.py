@@ -15,7 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class Roles:
-    """The role of this process in its order, since when it has the role, and the others' known roles. Mutable."""
+    """The role of this process among those that share an order (such as leader or follower), since when it has the
+    role, and the others' known roles. Mutable.
+    """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""

@@ -54,8 +54,9 @@ _ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
 
 
 class MemberPort:
-    """The port at which the other processes of the order reach this one. The path /order carries the leader's and the
-    followers' messages. The path /services carries questions to the named functions in `services`, and their answers.
+    """The port at which the other processes of a shared order reach this one. The path /order carries the leader's and
+    the followers' messages. The path /services carries questions to the named functions in `services`, and their
+    answers.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from gateway.tasks import Tasks
 
 class StoreElection:
     """The caller of the election store (Redis): it makes the calls that this process's Member asks for, and gives the
-    answers to the Member. Mutable; used on the loop of the order.
+    answers to the Member. Mutable; used on one loop.
     """
 
     def __init__(

@@ -6,8 +6,8 @@ from math import inf
 
 
 class Turns:
-    """The timer of one process's turns in a shared order. In a turn, the process handles what has arrived and sends its
-    messages. Mutable; made and used on the loop of the order.
+    """The timer of one process's turns in a shared order (a leader decides for several processes). In a turn, the
+    process handles what has arrived and sends its messages. Mutable; made and used on one loop.
     """
 
     def __init__(self, turn: Callable[[], None]) -> None:

@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 
 
 class Appointed:
-    """The role of one worker in a shared order, whose leader the parent process appoints. It implements Entrance."""
+    """The role of one worker in a shared order (a leader decides for several processes). The parent process appoints
+    the leader. It implements Entrance.
+    """
 
     def __init__(self, order: MemberOrder, *, worker: WorkerPlace, config: Config, store: Store | None) -> None:
         """`store` is the store of worker 0; the other workers have none."""

@@ -13,8 +13,8 @@ SOCKET_NAME = "leader"
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """The facts about itself and its parent that a worker process gets at its start. There are `workers` workers,
-    numbered by `index`; worker 0 leads.
+    """The facts about itself and its parent that a worker process gets at its start. It is number `index` (from 0) of
+    `workers` workers; worker 0 leads.
 
     `name` is never used again by another process. `epoch` counts the starts of worker 0. `others` are the names of the
     workers that run already. `secret` is known only to the workers of this parent. `folder` is private to them.
