@@ -31,7 +31,7 @@ NO_LIMIT_BYTES: Final = 1 << 60  # cgroup v1 writes a number of this size where 
 
 
 class ExpectedBody:
-    """The account, in MemoryGuard, of the memory that one request body will take; it ends with its `with` block. Call
+    """A reservation, in MemoryGuard, of the memory that one request body will take. It ends with its `with` block. Call
     `expect` before the memory is allocated.
     """
 

@@ -37,8 +37,8 @@ NO_BODY: Final = JsonBody(b"", {})
 @dataclass(slots=True)
 class ParsedRequest:
     """A call whose body has arrived, with the tenant and the pool that were found for it. `card` describes its model.
-    `owner` is the caller, even where `tenant` is the model. `alias` is the alias that the client used, if any; `others`
-    are the alias's models to try after this one.
+    `owner` is the caller, even if the called model is the `tenant` (`auth.tenant_from: model`). `alias` is the alias
+    that the client used, if any; `others` are the alias's models to try after this one.
     """
 
     owner: str

@@ -31,8 +31,8 @@ Fields = Mapping[str, Any]
 
 
 class SessionName(NamedTuple):
-    """The name of an agent's session, as its client gives it. `parent` is the name of the session that started it.
-    `is_final`: this call is its last one.
+    """The name of an agent's session, as the client gives it with a call. `parent` is the name of the session that
+    started this one. `is_final`: the call is the last one of the session.
     """
 
     name: str
@@ -41,8 +41,9 @@ class SessionName(NamedTuple):
 
 
 class SessionKey(NamedTuple):
-    """The id of an agent's session in the gateway, and the id of its parent session: 16 hex digits, which differ
-    between tenants. `is_final`: this call is its last one.
+    """The id of an agent's session in the gateway, as found for a call, and the id of its parent (the session that
+    started it). An id has 16 hex digits, and differs between tenants. `is_final`: the call is the last one of the
+    session.
     """
 
     id: str

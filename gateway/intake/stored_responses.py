@@ -27,8 +27,9 @@ ID_CHARS_MAX = 128
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
     """The gateway's record of a response that a backend stores, for later calls that use its id. `owner` is the caller,
-    even where the tenant is the model. `context_tokens` counts its prompt and output tokens, which are the context of a
-    response that continues it. `alias` is the name that its client asked for, if it is not the model's own name.
+    even if the called model is the tenant (`auth.tenant_from: model`). `context_tokens` counts its prompt and output
+    tokens, which are the context of a response that continues it. `alias` is the name that its client asked for, if it
+    is not the model's own name.
     """
 
     owner: str

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Descriptors:
-    """A watch on this process's file descriptors, which logs an error, once a minute, if they are short. Mutable."""
+    """A watch on this process's file descriptors, which logs an error, once a minute, if too few are free. Mutable."""
 
     def __init__(self) -> None:
         self.looks = Periodic(self._look, LOOK_S, "look at file descriptors")

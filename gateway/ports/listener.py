@@ -43,11 +43,12 @@ SHORT_OF_DESCRIPTORS: Final = "descriptors"
 
 @dataclass(frozen=True, slots=True)
 class Handshakes:
-    """The limits on TLS handshakes at a port where clients authenticate by certificates. `context` is called for each
-    handshake.
+    """The limits on TLS handshakes at a port where clients authenticate by certificates. `context` returns the TLS
+    settings for one handshake.
 
     At most HANDSHAKES_MAX handshakes are in progress, each for at most `s_max` seconds. A further handshake ends the
-    oldest one, because a valid client needs no more than two round trips. `failed` is called for each failure.
+    oldest one, which is hardly of a valid client: that needs two round trips at most. `failed` is called with the
+    reason of each failure.
     """
 
     context: Callable[[], ssl.SSLContext]

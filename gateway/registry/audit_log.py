@@ -13,7 +13,7 @@ TRIALS = "trials"
 
 
 class AuditLog:
-    """The writer and reader of the audit log, which is in the store of the gateway: all changes by operators."""
+    """The writer and reader of the audit log, a list of all changes by operators in the gateway's store."""
 
     def __init__(self, store: Store, replica: str, clock: Callable[[], float]) -> None:
         """`replica` names this gateway in the log; `clock` gives seconds since 1970."""

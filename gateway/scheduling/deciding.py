@@ -9,7 +9,9 @@ from policies.types import Request, Tenant, Wait
 
 
 class QueueWatch(Protocol):
-    """An observer of one queued request. Only sampled requests have one: it costs more than queueing itself."""
+    """An observer of one queued request. Only requests that are traced have one, because it costs more than queueing
+    itself.
+    """
 
     def lifted(self, service: float) -> None:
         """The counter of the request's tenant, which was idle, was lifted by this much service over weight."""
@@ -36,8 +38,8 @@ class Decides(Protocol):
 
 class Deciding:
     """The timing of one pool's decisions. It makes the Dispatcher poll its Scheduler in each turn of the loop after a
-    fact was reported, and at the time that the Scheduler asked for. Where processes share one order, SharedDeciding
-    (gateway/shared_order/deciding.py) replaces it.
+    fact was reported, and at the time that the Scheduler asked for. Where processes share one order (a leader decides
+    for all), SharedDeciding (gateway/shared_order/deciding.py) replaces it.
     """
 
     tells_all = False

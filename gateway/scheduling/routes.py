@@ -9,7 +9,7 @@ from policies.types import BackendLoad
 
 
 class Routes:
-    """A table of routes: from a model's name to the Dispatcher of its pool, and to the backends that hold it."""
+    """A table of routes: from a model's name to the Dispatcher of its pool, and to the backends that have the model."""
 
     def __init__(self, backends: BackendPool, dispatcher_of: Callable[[str], Dispatcher]) -> None:
         self._backends = backends

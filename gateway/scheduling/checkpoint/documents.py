@@ -43,8 +43,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class BackendModel:
-    """The stored step time model of one backend, as learnt, and the configured model at that time. If the configuration
-    has changed since, it overrides the learnt model.
+    """The stored step time model of one backend, as learnt until `at_s` (seconds since 1970), and the model that was
+    `configured` then. If another model is configured now, it overrides the learnt one.
     """
 
     at_s: float
