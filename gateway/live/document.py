@@ -59,9 +59,9 @@ FOR_BACKENDS: Final = (Wait.NO_ROOM, Wait.BACKENDS_HELD, Wait.NO_BACKEND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The parts of a gateway from which the live document is made, besides its LiveRecord. All are read for each
-    document. `gaps` are service gaps by pool and tier. `pace_of` gives the measured seconds per token of one sequence
-    at a backend; None: not known.
+    """The parts of a gateway that LiveDocument reads, besides the LiveRecord, each time that it makes the live document
+    (the data of the live page). `gaps` are service gaps by pool and tier. `pace_of` gives the measured seconds per
+    token of one sequence at a backend; None: not known.
     """
 
     gateway: Callable[[], LivePageGateway]
@@ -128,8 +128,8 @@ class _Sums:
 
 
 class LiveDocument:
-    """The maker of the live document, the data of the live page. Mutable: it keeps shares until they change, and recent
-    samples.
+    """The maker of the live document, the data of the live page. Mutable: it keeps what the next document needs, such
+    as tenants' shares of service and recent samples of backends.
     """
 
     def __init__(self, record: LiveRecord, sources: Sources) -> None:

@@ -23,8 +23,8 @@ SLICE_TENANTS: Final = 100  # of a look: about a millisecond
 
 
 class Reading:
-    """One update of a pool's service windows from the totals of its tenants. Call `saw` until all tenants were passed,
-    then `ended`.
+    """One update of a pool's service windows (how much each tenant received lately) from the totals of its tenants.
+    Call `saw` with some tenants at a time, until it has had all, then `ended`.
     """
 
     def __init__(self, record: "PoolRecord", windows: Sequence[ServiceWindow], now: float) -> None:
@@ -46,7 +46,9 @@ class Reading:
 
 
 class PoolRecord:
-    """One pool's record for the live document: its service in three windows, and its latest sample. Mutable."""
+    """One pool's record for the live document: its service in the last 10 s, minute and 15 minutes, and the latest
+    snapshot of its Scheduler. Mutable.
+    """
 
     def __init__(self) -> None:
         self.windows = tuple(ServiceWindow(length_s, bucket_s) for length_s, bucket_s in WINDOWS_S)

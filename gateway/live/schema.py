@@ -113,10 +113,11 @@ class LivePageTier(LivePageMember, kw_only=True):
 
 
 class LivePageWorkingSet(Struct, kw_only=True):
-    """The contexts of agents' sessions that a backend keeps in its KV pool, in `tokens`. They may take `tokens_max` of
-    the pool's `pool_tokens`; `eta` is this part, as learnt. Null: not known. In about the last 10 s, the backend was
-    busy for `busy_ratio` of the time. It spent `recomputed_ratio` of its busy time on computing contexts again. If
-    these exceed 0.9 and 0.1, turns wait for room where this costs less than computing again.
+    """The contexts of agents' sessions that a backend keeps in its KV pool, in `tokens`. They may take `tokens_max`,
+    which is the part `eta` of `pool_tokens`, the size of the KV pool. The gateway learns `eta`. Null: not known. In
+    about the last 10 s, the backend was busy for `busy_ratio` of the time. It spent `recomputed_ratio` of its busy time
+    on computing contexts again. If these exceed 0.9 and 0.1, turns wait until the KV pool has room for their contexts,
+    where this costs less than computing again.
     """
 
     tokens: int
@@ -146,9 +147,10 @@ class LivePageSession(Struct, kw_only=True):
 
 
 class LivePageSessions(Struct, kw_only=True):
-    """The sessions of a pool's agents, counted by state. `holding`: turns wait while their contexts have no room.
-    `demand_tokens` is the size of the contexts that backends keep, and of held turns. `recomputed_ratio`: of the prompt
-    tokens that backends had computed before, the part that was computed again, since start; null: there were none.
+    """The sessions of a pool's agents, counted by state. `holding`: turns are held (they wait) while no KV pool has
+    room for their contexts. `demand_tokens` is the size of the contexts that backends keep, and of held turns.
+    `recomputed_ratio`: of the prompt tokens that backends had computed before, the part that was computed again, since
+    start; null: there were none.
     """
 
     holding: bool
@@ -166,8 +168,8 @@ class LivePageBackend(Struct, kw_only=True):
     measured seconds per token of a sequence. `bound_by`: the limit by which it gets no further request (`reserved`: its
     room is reserved for tiers, whose slots are in `reserves`); null: it has room.
 
-    `size`: where `requests_limit` is from. `unavailable_since`: in seconds since 1970, as this process saw it; null: it
-    is available, or is only being drained.
+    `size`: whether `requests_limit` is `given` (configured or reported), `learnt` or `assumed`. `unavailable_since`: in
+    seconds since 1970, as this process saw it; null: it is available, or is only being drained.
 
     The rest is of the last minute, while a page was open. `token_s`: the median of `step_measured_s`.
     `step_error_ratio`: the median of predicted over measured time. `slow_ratio`: `token_s` over the (lower) median of

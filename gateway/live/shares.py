@@ -39,7 +39,7 @@ class ShareParts:
 
 @dataclass(frozen=True, slots=True)
 class WindowShares:
-    """The shares of tenants, tiers and groups in a pool's service in one window of time."""
+    """The shares in a pool's service in one window of time, as three tables: of tenants, of tiers and of groups."""
 
     tenants: ShareParts = ShareParts()
     tiers: ShareParts = ShareParts()

@@ -34,9 +34,9 @@ def _usual(values: Sequence[float], _weights: Sequence[float]) -> float:
 
 
 class RingColumn(NamedTuple):
-    """A column of the history's rows: how its values are stored in a byte and merged. `least` is the smallest value
-    that differs from 0. `merge` makes one value from those of two processes for the same time. `span` makes the value
-    of a longer time from the values of its parts, with their weights.
+    """A column of a Ring, the table of a gateway's past values: how its values are stored in a byte and merged. `least`
+    is the smallest value that differs from 0. `merge` makes one value from those of two processes for the same time.
+    `span` makes the value of a longer time from the values of its parts, with their weights.
     """
 
     name: str

@@ -54,7 +54,9 @@ _ANSWER: Final = msgspec.msgpack.Decoder(_RecordedPart)
 
 
 class HistoryReader:
-    """A reader of the gateway's history, which asks all processes for their records."""
+    """A reader of the gateway's history: the past values of pools, tiers, groups, tenants and backends, and events. It
+    asks all processes for their records, and merges them.
+    """
 
     def __init__(self, recorder: HistoryRecorder, others: Others) -> None:
         self.recorder = recorder

@@ -57,8 +57,8 @@ class Happened(NamedTuple):
 
 
 class Rings:
-    """The history of one kind of things in one pool, such as its tenants, in two tables: the last hour in steps of 10
-    s, and the last day in minutes.
+    """The past values of one kind of things in one pool, such as its tenants, in two tables: the last hour in steps of
+    10 s, and the last day in minutes.
     """
 
     def __init__(self, columns: tuple[RingColumn, ...]) -> None:
@@ -211,8 +211,9 @@ class _TotalsReading:
 
 
 class HistoryRecorder:
-    """The recorder of one process's history: every 10 s, it writes values into Rings. It gets the samples of pools that
-    the metrics take, and each call that ended. Made on the loop.
+    """The recorder of one process's history, the past values of its pools, tiers, groups, tenants and backends (named
+    in HistoryPool). Every 10 s, it writes values into Rings. It gets the samples of pools that the metrics take, and
+    each call that ended. Made on the loop.
     """
 
     def __init__(

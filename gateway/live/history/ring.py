@@ -98,8 +98,8 @@ class _RingBlock:
 
 
 class Ring:
-    """A bounded table of rows, by name and number of a time slot. The oldest slots are dropped. Mutable: the number of
-    the newest block of slots only grows, unless the clock is set back.
+    """A bounded table of rows, by name and number of a time slot. A block is BLOCK_SLOTS slots in a row; the oldest
+    blocks are dropped. Mutable: the number of the newest block only grows, unless the clock is set back.
     """
 
     def __init__(self, blocks: int, width: int, names_max: int) -> None:

@@ -28,7 +28,7 @@ class HistoryEvent(Struct, kw_only=True):
 
 class HistoryPool(Struct, kw_only=True):
     """The recorded values of a pool, tier, group, tenant or backend in one pool. `values` has, by name, one value for
-    each step. Null: nothing was recorded. Each value is right within 9 %, by minutes within 18 %.
+    each step. Null: nothing was recorded. A value is wrong by at most 9 %, or by 18 % if the step is a minute.
 
     Of a pool, tier, group or tenant: `share` of the pool's service; `tokens` of prompts and answers; `wait_s`, the
     longest wait of a request; `ttft_s`, the p90 of the time to first token; `refused` calls; `cost`; `queued` (not of a
