@@ -51,7 +51,7 @@ class TierGap(NamedTuple):
 
 
 class PoolWatch(Protocol):
-    """An observer of the tenants of one pool: it gets the samples that are taken for the metrics, slice by slice."""
+    """An observer of the tenants of one pool in one sample for the metrics: it gets all of them, some at a time."""
 
     def saw(self, views: Mapping[str, TenantView]) -> None:
         """Some of the pool's tenants were seen."""

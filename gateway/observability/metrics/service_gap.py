@@ -36,9 +36,9 @@ class TenantService(NamedTuple):
 
 
 class Evenness(NamedTuple):
-    """The evenness of service among tenants of one tier (and of one group in it) that waited at the same time. `gap` is
-    the largest difference in service over weight. `jain_index` is the least Jain's index of these groups; None: no
-    tenant received service.
+    """The evenness of service in one tier, among tenants that waited at the same time. Only tenants of one group, or
+    without a group, are compared. `gap` is the largest difference in service over weight. `jain_index` is Jain's index
+    of the group where it is least; None: no tenant received service.
     """
 
     gap: float
@@ -114,9 +114,10 @@ def jain_index(received: list[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class GapBound:
-    """The largest service gap that a pool's fairness policy guarantees. `ahead_service` is the service by which the
-    policy lets a tenant be ahead. `is_capped`: a tenant may hold only a part of the service in flight. `is_per_engine`:
-    each request waits for one backend, and the bound holds for each backend.
+    """The largest service gap that a pool's fairness policy guarantees. `ahead_service` is K of docs/fairness.md: how
+    far, in service over weight, the policy lets one tenant run ahead of another. `is_capped`: a tenant may hold only a
+    part of the service in flight. `is_per_engine`: each request waits for one backend, and the bound holds for each
+    backend.
     """
 
     bound: FairnessBound

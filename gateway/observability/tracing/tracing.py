@@ -46,8 +46,8 @@ Attributes = dict[str, Value]
 
 
 class NextIds(IdGenerator):
-    """A generator of OpenTelemetry ids that returns the ids which the tracer has set: the backend was sent them before
-    the span was made.
+    """A generator of OpenTelemetry ids, which returns the ids that Tracing has set in it. A span has its id before it
+    is made, because the backend got the id with the request.
     """
 
     trace_id = 0
