@@ -84,8 +84,8 @@ class Shares:
 
 class Observer:
     """A wrapper of a run's Scheduler that passes all calls on and samples queues, engines and service. `tenant_of`
-    returns the tenant of an id, for tenants that the Scheduler does not know yet; `groups` has the groups of tenants,
-    by id.
+    returns the tenant of an id, for tenants that the Scheduler does not know yet; `groups` has each Group of tenants by
+    its id.
     """
 
     def __init__(

@@ -15,7 +15,9 @@ QUANTILES = "NUMBER|PART:VALUE,..."
 
 
 class Holding(StrEnum):
-    """An option: whether the turns of agents' sessions are held while they have no room (docs/agents.md)."""
+    """An option: whether turns of agents' sessions are held, that is, wait until an engine's KV pool has room for their
+    contexts (docs/agents.md).
+    """
 
     HELD = "held"
     FREE = "free"
@@ -105,8 +107,8 @@ class RunOptions(PolicyOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """The options of `fairlead simulate agents`, which writes a trace of agents' calls. A distribution that is None has
-    the published values.
+    """The options of `fairlead simulate agents`, which writes a trace of agents' calls. A distribution that is None is
+    drawn from published quantiles of real agents (gateway/simulate/trace/agents.py).
     """
 
     agents: Annotated[

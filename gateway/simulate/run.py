@@ -33,8 +33,8 @@ REST = "all others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFleet:
-    """The specification of the engines of a simulated pool, which `engine` names for the reader. All are equal, but
-    `paces` multiplies the step times of each (empty: 1).
+    """The specification of the engines of a simulated pool, which `engine` names for the reader. All are equal, but the
+    step times of each are multiplied by its number in `paces` (empty: by 1).
     """
 
     engine: str

@@ -40,10 +40,10 @@ class GroupFindings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFindings:
     """The results of all agents' sessions in a simulated run. A turn's wait is from its arrival to its dispatch; a
-    session lasts from its first arrival to its last end. `held_turns` waited for room, for `held_mean_s` seconds on
-    average. `yields` counts the `pauses` of sessions that had used their quantum. `held_max` and `paused_max` are the
-    most sessions that were held, and paused, at once. `etas` has, for each engine, the part of its KV pool that
-    sessions could have at the end.
+    session lasts from its first arrival to its last end. `held_turns` waited until a KV pool had room for their
+    contexts, `held_mean_s` seconds on average. `pauses` counts how often a session lost its room; `yields` counts those
+    of them where it had used its quantum. `held_max` and `paused_max` are the most sessions that were held, and paused,
+    at once. `etas` has, for each engine, the part of its KV pool that sessions could have at the end.
     """
 
     sessions: int
@@ -67,9 +67,10 @@ class Figures:
     """The figures of a simulated run. None: the figure does not exist, because no two tenants waited or no bound is
     known.
 
-    `throughput_tokens_per_s` counts prompt and output tokens of served requests, as the VTC paper does. Differences are
-    in service units; `bound_used_ratio` is the largest difference over its bound. `owed_service_per_s` is the unserved
-    demand per second (gateway/simulate/report/tally.py).
+    `throughput_tokens_per_s` counts prompt and output tokens of served requests, as the VTC paper does.
+    `difference_max` is the largest difference in service between two tenants that both waited, in service units.
+    `difference_bound` is the policy's bound on it, and `bound_used_ratio` is the first over the second.
+    `owed_service_per_s` is the unserved demand per second (gateway/simulate/report/tally.py).
     """
 
     duration_s: float

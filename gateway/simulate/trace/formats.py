@@ -25,8 +25,8 @@ class TraceCall:
     """One call of a trace, from one line. `at_s` is its arrival, in seconds on the trace's own clock. A call without
     output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be simulated, because the
     length of its answer is unknown. A call that `waited_for` the call of that `number` came `think_s` seconds after
-    that call's end, or after the first end in its `loop` (gateway/steering/what_if/closed_loops.py). Its `at_s` is then
-    the arrival of the first call of the chain.
+    that call's end, or after the first end among the calls of its `loop`, whose clients are interchangeable
+    (gateway/steering/what_if/closed_loops.py). Its `at_s` is then the arrival of the first call of the chain.
 
     Fields of a session's calls: `gap_s` is the time since the end of the previous line of the session, or of the
     session `after` (session_turns.py). The prompt of turn number `turn` (from 1; 0: not given) begins with the prompts
