@@ -73,8 +73,9 @@ class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
 
 
 class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A query for at most `limit` requests in this state (None: queued and running), after the position `after`. The
-    other fields select requests by id, tenant, key, pool, model, backend and outcome (None: any).
+    """A query for at most `limit` requests in this state (None: queued and running), that come after the row at the
+    position `after` (its time and id). The other fields select requests by id, tenant, key, pool, model, backend and
+    outcome (None: any).
     """
 
     state: State | None = None

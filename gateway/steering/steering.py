@@ -28,7 +28,7 @@ ALIKE: Final = 0.02  # step times that differ by less are those of like backends
 
 class Steering:
     """The parts of one process by which an operator sees and cancels single requests, makes trial calls, and runs the
-    demo and what-ifs. Made on the loop.
+    demo and what-ifs (simulations of recent calls with other settings). Made on the loop.
     """
 
     def __init__(self, others: Others, catalog: Catalog) -> None:

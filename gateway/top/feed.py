@@ -24,7 +24,8 @@ BACK_NOTICE_S = 10.0  # for which a connection that is back is mentioned
 
 class LiveFeed:
     """A reader of a gateway's live document and requests for `fairlead top`, in threads of its own. `connect` makes a
-    client; it raises UnreachableError. `news` is called, in another thread, when the result of `known` has changed.
+    client of the admin API; it raises UnreachableError. `news` is called, in another thread, when `known` has something
+    new.
     """
 
     def __init__(self, connect: Callable[[], AdminClient], news: Callable[[], None]) -> None:

@@ -27,7 +27,8 @@ PLAYED: Final = ("tenants", "groups", "tiers")  # kinds of entries that a simula
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitChange:
     """A change of the weights by which an alias divides its calls among its models. `before` and `after` are weights by
-    model. `sticky` is the alias's setting of what keeps its model: each call, tenant or session.
+    model. `sticky` is the alias's setting of what is divided: calls, or whole tenants or sessions, which keep their
+    model.
     """
 
     sticky: str

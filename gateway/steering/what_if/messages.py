@@ -43,8 +43,8 @@ class EngineSpec(msgspec.Struct, kw_only=True):
 
 
 class InsteadSpec(msgspec.Struct, kw_only=True):
-    """The specification of a what-if's second simulation, which has the asked settings: the paths of its files, and its
-    number of additional engines. `trace` None: it has the same calls as the first simulation.
+    """The specification of a what-if's second simulation, which has the settings to be tried: the paths of its files,
+    and its number of additional engines. `trace` None: it has the same calls as the first simulation.
     """
 
     trace: str | None
@@ -80,7 +80,9 @@ class FoundCalls(msgspec.Struct, kw_only=True):
 
 
 class FoundTenant(FoundCalls, kw_only=True):
-    """The figures of one tenant in a run. `asked_service` null: only a simulation knows it."""
+    """The figures of one tenant in a run. `service` is what it received, `asked_service` what all its calls asked for
+    (null: not known, because the run was measured and not simulated).
+    """
 
     weight: float
     service: float
@@ -136,15 +138,15 @@ class WhatIfFound(msgspec.Struct, kw_only=True):
 
 
 class WhatIf(WhatIfFound, kw_only=True):
-    """A what-if and its results.
+    """A what-if (a simulation of recorded calls with other settings) and its results.
 
     `happened` was measured. `replayed` is a simulation of the same calls with the present settings: its difference from
-    `happened` is the error of the simulation. `instead` is the simulation with the asked settings. `setting` describes
-    the simulation. `closed_loop_calls` is the number of calls that came because an earlier call of their client had
-    ended. In both simulations, such a call follows the simulated end of the earlier call after the recorded delay. All
-    other calls come at their recorded times. Without a limit every call is served in the end, so a tenant's total
-    service is what its calls ask for: compare waits, and see the preview for shares. `changes` are the changes of the
-    request. `stopped`: the what-if was ended by a DELETE, or because no client read it for a minute.
+    `happened` is the error of the simulation. `instead` is the simulation with the settings to be tried. `setting`
+    describes the simulation. `closed_loop_calls` is the number of calls that came because an earlier call of their
+    client had ended. In both simulations, such a call follows the simulated end of the earlier call after the recorded
+    delay. All other calls come at their recorded times. If no limit refuses calls, every call is served in the end, so
+    a tenant's total service is what its calls ask for: compare waits, and see the preview for shares. `changes` are the
+    changes of the request. `stopped`: the what-if was ended by a DELETE, or because no client read it for a minute.
     """
 
     id: str

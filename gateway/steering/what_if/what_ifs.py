@@ -73,7 +73,9 @@ class Asked:
 
 
 class WhatIfs:
-    """The running what-if of one process, and the results of earlier ones. Made on the loop; `stop` ends it."""
+    """The runner of what-ifs in one process. A what-if is a simulation of recent calls with other settings. One runs at
+    a time; the results of the last ones are kept. Made on the loop; `stop` ends the running one.
+    """
 
     def __init__(
         self,
