@@ -1,6 +1,7 @@
 """A chat with targets beside a flood of long prompts: what the limit by step times does for it, and costs."""
 
 from collections.abc import Iterator
+from functools import cache
 from random import Random
 
 import pytest
@@ -33,6 +34,7 @@ def flow(tenant_id: str, per_s: float, *, prompt: int, envelope: SloEnvelope | N
         yield Arrival(tenant_id, at_s, int(rng.uniform(0.5, 1.5) * prompt), output, output, envelope=envelope)
 
 
+@cache
 def play(limit, *, flood_per_s: float, engines: int = 1, placement: str = "least-reserved") -> list[RequestRecord]:
     scheduler = Scheduler(
         tenants=[Tenant("chat", tier_id="chat"), Tenant("batch", tier_id="batch")],

@@ -1,9 +1,14 @@
 """Where prompts share steps, long ones fill them and a chat beside them is in time all the same."""
 
+from functools import cache
+
 import pytest
-from shared_steps import FAST, SLOW, play
+import shared_steps
+from shared_steps import FAST, SLOW
 
 from policies.limit import RoomOnly
+
+play = cache(shared_steps.play)
 
 
 @pytest.mark.parametrize(("machine", "throughput"), [(FAST, 0.92), (SLOW, 0.84)])
@@ -20,4 +25,4 @@ def test_a_chat_is_in_time_and_no_part_of_the_steps_waits_for_the_next_long_prom
 def test_a_model_that_is_wrong_costs_neither(model_by):
     found = play(FAST, model_by=model_by)
     assert found.inside >= 0.95
-    assert found.tokens_per_s >= 0.92 * play(FAST, RoomOnly).tokens_per_s
+    assert found.tokens_per_s >= 0.92 * play(FAST, RoomOnly, noise=0.0).tokens_per_s

@@ -6,8 +6,11 @@ calls named their backends, which are told by the time per token: 0.035 s and 0.
 """
 
 import gzip
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
@@ -21,22 +24,26 @@ MOVED_S = 0.02
 
 
 @pytest.fixture
-def found(tmp_path, monkeypatch):
-    """Simulates what was recorded, without any change."""
+def found(monkeypatch):
+    """Simulates what was recorded, without any change; each once."""
     monkeypatch.setattr(process, "_write", lambda _line: None)
+    return lambda *of: deepcopy(simulated_once(*of))
 
-    def simulated(workload, moved_by=None):
-        lines = gzip.decompress((DATA / f"what_if_{workload}.jsonl.gz").read_bytes()).splitlines()
-        if moved_by is not None:
-            lines[2:] = moved(lines[2:], Random(moved_by))
-        spec = msgspec.json.decode(lines[0], type=WhatIfSpec)
-        trace, config = tmp_path / "calls.jsonl", tmp_path / "fairlead.yaml"
+
+def simulated(workload, moved_by=None):
+    lines = gzip.decompress((DATA / f"what_if_{workload}.jsonl.gz").read_bytes()).splitlines()
+    if moved_by is not None:
+        lines[2:] = moved(lines[2:], Random(moved_by))
+    spec = msgspec.json.decode(lines[0], type=WhatIfSpec)
+    with TemporaryDirectory() as folder:
+        trace, config = Path(folder, "calls.jsonl"), Path(folder, "fairlead.yaml")
         config.write_bytes(lines[1])
         trace.write_bytes(b"\n".join(lines[2:]) + b"\n")
         spec.trace, spec.config = str(trace), str(config)
         return process._simulated(spec)
 
-    return simulated
+
+simulated_once = cache(simulated)
 
 
 def moved(lines, rng):
@@ -55,7 +62,7 @@ def test_a_recorded_workload_is_replayed_as_it_was(found, workload):
     assert answer["closed_loop_calls"] > answer["replayed"]["requests"] / 2
 
 
-@pytest.mark.parametrize("moved_by", [None, 16, 19])
+@pytest.mark.parametrize("moved_by", [None, 16, pytest.param(19, marks=pytest.mark.long)])
 def test_so_are_all_tenants_of_two_unequal_backends_but_the_one_whose_only_call_runs_at_either_by_chance(
     found, moved_by
 ):
@@ -75,11 +82,12 @@ def test_an_answer_that_is_far_off_for_one_tenant_is_not_to_be_trusted(found):
     assert (answer["trust"]["is_trusted"], answer["trust"]["tenant"]) == (False, "intern")
 
 
+@pytest.mark.long  # of which call is moved how: the replays of all tenants are judged above
 def test_that_tenants_waits_are_chance_in_the_replay_too(found):
     """A call that is next in order takes the slot that its tenant's last call has left, so it stays at a backend until
     another slot is free at that moment. Calls that come 20 ms earlier or later decide it.
     """
-    stays, goes = (found("two-backends", moved_by=seed) for seed in (3, 5))
+    stays, goes = (found("two-backends", seed) for seed in (3, 5))
     waits = [each["replayed"]["tenants"]["intern"]["ttft_p50_s"] for each in (stays, goes)]
     assert waits[1] > 2 * waits[0]
     assert goes["trust"]["factor"] <= FACTOR_MAX
@@ -93,7 +101,8 @@ def test_and_in_what_happened_where_the_same_workload_is_recorded_twice(found):
     assert max(factors.values()) < FACTOR_MAX
 
 
-@pytest.mark.parametrize("workload", ["two-backends", "agents"])
-def test_it_would_not_be_by_calls_at_their_recorded_times(found, workload, monkeypatch):
+@pytest.mark.parametrize("workload", [pytest.param("two-backends", marks=pytest.mark.long), "agents"])
+@pytest.mark.usefixtures("found")
+def test_it_would_not_be_by_calls_at_their_recorded_times(workload, monkeypatch):
     monkeypatch.setattr(process, "closed_loops", lambda _calls: {})
-    assert found(workload)["trust"]["factor"] > 3.0
+    assert simulated(workload)["trust"]["factor"] > 3.0
