@@ -100,6 +100,10 @@ SHARED = {"redis": EVERYTHING["redis"], "keys": {"existingHmacSecret": "hmac"}} 
 METRICS = {"metrics": {"enabled": True, "port": 9999}}
 SWITCHES = ("monitoring", "redis", "ingress", "httpRoute", "autoscaling", "pdb", "networkPolicy")
 PRODUCTION = yaml.safe_load((CHART / "examples/production.yaml").read_text())
+PAIRS = {
+    f"{one} and {other}": {one: {**EVERYTHING[one]}, other: {**EVERYTHING[other]}, "keys": SHARED["keys"]}
+    for one, other in itertools.combinations(SWITCHES, 2)
+}
 MATRIX = {
     "defaults": {},
     "everything": EVERYTHING,
@@ -133,10 +137,7 @@ MATRIX = {
         "monitoring": {"prometheus": {"enabled": True, "kind": "PodMonitor"}},
     },
     "keys that are made while it runs": {"config": {"auth": {"mode": "keys"}}, "persistence": {"enabled": True}},
-    **{
-        f"{one} and {other}": {one: {**EVERYTHING[one]}, other: {**EVERYTHING[other]}, "keys": SHARED["keys"]}
-        for one, other in itertools.combinations(SWITCHES, 2)
-    },
+    **PAIRS,
 }
 
 

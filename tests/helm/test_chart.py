@@ -2,13 +2,13 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from unittest import mock
 
 import kubernetes_validate
 import pytest
 import yaml
-from renderings import CHART, EVERYTHING, FOUND, MATRIX, SHARED, helm, render, render_all
+from renderings import CHART, EVERYTHING, FOUND, MATRIX, PAIRS, SHARED, helm, render, render_all
 
 from gateway.api.endpoints import LIVEZ, READYZ
 from gateway.config import Config
@@ -46,12 +46,14 @@ REFUSED = {
 }
 
 
-def every_rendering(rule: Callable[[str], None]) -> Callable[[], None]:
-    """A rule as one test, which names every rendering that breaks it."""
+def every_rendering(rule: Callable[[str], None], among: Iterable[str] = MATRIX) -> Callable[[], None]:
+    """A rule as one test, which names every rendering that breaks it. Such tests follow one another, since a process
+    renders each once.
+    """
 
     def test() -> None:
         broken = {}
-        for name in MATRIX:
+        for name in among:
             try:
                 rule(name)
             except Exception as error:  # noqa: BLE001 - said below, with that of the others
@@ -103,18 +105,6 @@ def test_what_is_rendered_is_valid_for_the_oldest_and_the_newest_kubernetes(name
 @every_rendering
 def test_what_is_rendered_is_valid_for_every_kubernetes_between(name):
     check_schemas(name, VERSIONS[1:-1])
-
-
-@every_rendering
-def test_strict_lint_has_nothing_to_say(name):
-    messages = helm().lint(CHART, MATRIX[name], strict=True)["messages"]
-    assert [each for each in messages or [] if each["severity"] > 1] == []
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_values_that_mean_nothing_are_refused(name):
-    with helm().Chart.load(CHART) as chart, pytest.raises(helm().HelmError):
-        chart.validate_schema(REFUSED[name])
 
 
 @every_rendering
@@ -187,54 +177,6 @@ def test_every_file_of_the_gateway_is_in_a_volume_and_what_it_writes_in_one_that
         assert file is None or may_write[str(file.parent)] is False
 
 
-def test_only_a_gateway_that_looks_for_backends_in_the_cluster_may_read_where_they_are():
-    documents = render(FOUND)
-    assert pod_of(documents)["spec"]["automountServiceAccountToken"] is True
-    roles = [document for (kind, _), document in render_all(FOUND) if kind == "Role"]
-    names = {(role["metadata"]["namespace"], role["metadata"]["name"]) for role in roles}
-    assert names == {("llm", "release-fairlead"), ("models", "llm-release-fairlead")}
-    (rule,) = roles[0]["rules"]
-    assert rule == {
-        "apiGroups": ["discovery.k8s.io"],
-        "resources": ["endpointslices"],
-        "verbs": ["list", "watch"],
-    }
-    assert not any(kind in {"Role", "RoleBinding"} for kind, _ in render({}))
-    elsewhere = {"config": {"discovery": [{"kubernetes": "app=vllm", "namespace": "models"}, {"dns": "vllm"}]}}
-    assert one(render(elsewhere), "Role")["metadata"]["namespace"] == "models"
-
-
-def test_a_route_lets_answers_take_their_time_unless_its_gateway_cannot_say_so():
-    (rule,) = one(render(EVERYTHING), "HTTPRoute")["spec"]["rules"]
-    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}
-    (rule,) = one(render(MATRIX["a route without timeouts"]), "HTTPRoute")["spec"]["rules"]
-    assert "timeouts" not in rule
-
-
-@pytest.mark.parametrize(
-    ("name", "service"), [("everything", "gate-admin"), ("a port for metrics", "release-fairlead-metrics")]
-)
-def test_the_monitor_finds_the_service_that_has_the_metrics_and_nothing_else(name, service):
-    documents = dict(all_rendered(name))
-    wanted = one(documents, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
-    found = [
-        name
-        for (kind, name), document in documents.items()
-        if kind == "Service" and wanted.items() <= document["metadata"]["labels"].items()
-    ]
-    assert found == [service]
-    (endpoint,) = one(documents, "ServiceMonitor")["spec"]["endpoints"]
-    assert endpoint["port"] in {port["name"] for port in documents["Service", service]["spec"]["ports"]}
-
-
-def test_rules_and_dashboards_are_the_files_of_the_chart():
-    documents = render(EVERYTHING)
-    assert one(documents, "PrometheusRule")["spec"] == yaml.safe_load((CHART / "files/alerts.yaml").read_text())
-    dashboards = documents["ConfigMap", "gate-dashboards"]["data"]
-    files = {file.name: json.loads(file.read_text()) for file in CHART.glob("files/dashboards/*.json")}
-    assert {name: json.loads(text) for name, text in dashboards.items()} == files
-
-
 @every_rendering
 def test_pods_are_given_time_to_end_what_they_are_in_the_middle_of(name):
     documents = dict(all_rendered(name))
@@ -285,6 +227,69 @@ def test_every_port_names_its_protocol(name):
                 yield from ports(value)
 
     assert all("protocol" in port for port in ports(list(dict(all_rendered(name)).values())))
+
+
+def check_lint(name):
+    messages = helm().lint(CHART, MATRIX[name], strict=True)["messages"]
+    assert [each for each in messages or [] if each["severity"] > 1] == []
+
+
+test_strict_lint_has_nothing_to_say = every_rendering(check_lint, [name for name in MATRIX if name not in PAIRS])
+test_strict_lint_has_nothing_to_say_of_two_switches = pytest.mark.long(every_rendering(check_lint, PAIRS))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_values_that_mean_nothing_are_refused(name):
+    with helm().Chart.load(CHART) as chart, pytest.raises(helm().HelmError):
+        chart.validate_schema(REFUSED[name])
+
+
+def test_only_a_gateway_that_looks_for_backends_in_the_cluster_may_read_where_they_are():
+    documents = render(FOUND)
+    assert pod_of(documents)["spec"]["automountServiceAccountToken"] is True
+    roles = [document for (kind, _), document in render_all(FOUND) if kind == "Role"]
+    names = {(role["metadata"]["namespace"], role["metadata"]["name"]) for role in roles}
+    assert names == {("llm", "release-fairlead"), ("models", "llm-release-fairlead")}
+    (rule,) = roles[0]["rules"]
+    assert rule == {
+        "apiGroups": ["discovery.k8s.io"],
+        "resources": ["endpointslices"],
+        "verbs": ["list", "watch"],
+    }
+    assert not any(kind in {"Role", "RoleBinding"} for kind, _ in render({}))
+    elsewhere = {"config": {"discovery": [{"kubernetes": "app=vllm", "namespace": "models"}, {"dns": "vllm"}]}}
+    assert one(render(elsewhere), "Role")["metadata"]["namespace"] == "models"
+
+
+def test_a_route_lets_answers_take_their_time_unless_its_gateway_cannot_say_so():
+    (rule,) = one(render(EVERYTHING), "HTTPRoute")["spec"]["rules"]
+    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}
+    (rule,) = one(render(MATRIX["a route without timeouts"]), "HTTPRoute")["spec"]["rules"]
+    assert "timeouts" not in rule
+
+
+@pytest.mark.parametrize(
+    ("name", "service"), [("everything", "gate-admin"), ("a port for metrics", "release-fairlead-metrics")]
+)
+def test_the_monitor_finds_the_service_that_has_the_metrics_and_nothing_else(name, service):
+    documents = dict(all_rendered(name))
+    wanted = one(documents, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    found = [
+        name
+        for (kind, name), document in documents.items()
+        if kind == "Service" and wanted.items() <= document["metadata"]["labels"].items()
+    ]
+    assert found == [service]
+    (endpoint,) = one(documents, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in documents["Service", service]["spec"]["ports"]}
+
+
+def test_rules_and_dashboards_are_the_files_of_the_chart():
+    documents = render(EVERYTHING)
+    assert one(documents, "PrometheusRule")["spec"] == yaml.safe_load((CHART / "files/alerts.yaml").read_text())
+    dashboards = documents["ConfigMap", "gate-dashboards"]["data"]
+    files = {file.name: json.loads(file.read_text()) for file in CHART.glob("files/dashboards/*.json")}
+    assert {name: json.loads(text) for name, text in dashboards.items()} == files
 
 
 def test_keys_come_from_a_secret_and_only_then_from_files():
