@@ -1,10 +1,10 @@
-"""How many of its examples a test tries: all in `make test-long`, a sixth in other runs.
+"""How many of its examples a test tries: all in `make test-long`, a tenth in other runs.
 
 What draws at random finds a mistake in its first examples or hardly at all; a run that a developer waits for makes few
 of them, and one that takes its time makes all.
 """
 
-SHARE = 6
+SHARE = 10
 _tried = {"whole": False}
 
 

@@ -16,6 +16,7 @@ from policies.scheduler import Scheduler
 from policies.sessions.ledger import SessionLedger
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request, SessionState, Tenant, Tier, Usage
+from tests.examples import examples
 from tests.held_sessions import AlwaysEngaged
 from tests.simulation.sessions.scenes import CPU_1M, DIRECT, LONG_GAPS, OFF, ON, TOLD, Way, cpu, h100, play
 
@@ -137,7 +138,7 @@ SHARED = [("arrive", "a", "0", 1, 12), ("arrive", "b", "0", 1, 12)]  # two sessi
 TOO_LARGE = ("arrive", "a", "one", 2609, 0)  # for what they leave, and not for what is left when both yield
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(steps=st.lists(STEP, max_size=80), backends=st.integers(1, 3))
 @example(steps=[*SHARED, TOO_LARGE], backends=1)
 @example(steps=[("arrive", "a", None, 1, 0)] * 3 + [*SHARED, TOO_LARGE], backends=1)
