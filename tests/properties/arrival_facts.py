@@ -15,8 +15,10 @@ class Twins:
     def __init__(self, scheduler, twin):
         self._scheduler, self._twin = scheduler, twin
         self._arriving = None
+        self._compared_at = None  # of the snapshots, since which neither was told anything
 
     def told(self, fact):
+        self._compared_at = None
         self._scheduler.told(fact)
         self._catch_up()
         if isinstance(fact, Submitted):
@@ -25,6 +27,7 @@ class Twins:
             self._twin.told(fact)
 
     def poll(self, now):
+        self._compared_at = None
         actions, arriving = self._scheduler.poll(now), self._arriving
         if arriving is not None and arriving.now == now:
             self._arriving = None
@@ -44,7 +47,9 @@ class Twins:
     def snapshot(self, now):
         self._catch_up()
         snapshot = self._scheduler.snapshot(now)
-        assert repr(self._twin.snapshot(now)) == repr(snapshot)
+        if now != self._compared_at:
+            assert repr(self._twin.snapshot(now)) == repr(snapshot)
+            self._compared_at = now
         return snapshot
 
     def checkpoint(self):

@@ -35,6 +35,7 @@ def test_answers_that_are_cut_while_leaders_change_end_once_and_cost_what_they_c
             raise AssertionError(f"python -m tests.simulation.cluster --cuts --seed {seed}: {error}") from error
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("first", range(0, examples(PARTED_SEEDS), PER_TEST))
 def test_members_that_are_parted_in_two_have_one_leader_that_acts(first):
     for seed in range(first, first + PER_TEST):
@@ -129,5 +130,5 @@ def test_weights_hold_between_tenants_at_different_members():
 
 
 def test_many_tenants_at_four_members_are_served_as_fairly_as_at_one():
-    one, four = (service_difference_of(members, 30.0) for members in (1, 4))
+    one, four = (service_difference_of(members, 15.0) for members in (1, 4))
     assert four <= 1.15 * one

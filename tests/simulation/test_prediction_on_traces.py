@@ -17,9 +17,10 @@ def program():
     return module
 
 
+@pytest.mark.parametrize("count", [1_500, pytest.param(4_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("number", range(3))
-def test_the_mixture_is_near_the_best_expert_on_every_trace(program, number):
-    requests = program.read(program.SOURCES[number])[:4_000]
+def test_the_mixture_is_near_the_best_expert_on_every_trace(program, number, count):
+    requests = program.read(program.SOURCES[number])[:count]
     errors = {name: program.replay(make(), requests).tokens for name, make in program.PREDICTORS.items()}
     mixture = sum(errors["**mixture**"])
     assert mixture <= BEHIND_MAX * min(sum(errors[name]) for name in errors if name.startswith("expert"))

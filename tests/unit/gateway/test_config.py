@@ -172,7 +172,7 @@ def test_tenants_that_no_client_can_be_are_a_mistake(write):
         ("? [a]\n: 1", ":1: "),
         ("\t- x", ":1: "),
         ("tenants: &a\n  x: *a", ":2: "),
-        ("a: " + "[" * 5000, ": this is not YAML"),
+        ("a: " + "[" * 2000, ": this is not YAML"),
     ],
 )
 def test_what_is_not_a_yaml_mapping_is_a_mistake_with_a_place(write, text, place):
