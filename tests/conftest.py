@@ -64,5 +64,6 @@ def _logging_as_it_was():
     before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
     yield
     for logger, level, handlers in before:
-        logger.setLevel(level)
+        if logger.level != level:  # to set it clears a cache of each of the hundreds of loggers
+            logger.setLevel(level)
         logger.handlers[:] = handlers

@@ -123,7 +123,13 @@ class Rig:
 
     @contextlib.asynccontextmanager
     async def openai(self, key: str = "alice"):
-        async with openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0) as client:
+        # A client that verifies nothing does not read the authorities of this machine, which takes 0.05 s.
+        async with openai.AsyncOpenAI(
+            base_url=f"{self.url}/v1",
+            api_key=key,
+            max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(verify=False),
+        ) as client:
             yield client
 
 

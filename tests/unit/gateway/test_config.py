@@ -173,6 +173,7 @@ def test_tenants_that_no_client_can_be_are_a_mistake(write):
         ("\t- x", ":1: "),
         ("tenants: &a\n  x: *a", ":2: "),
         ("a: " + "[" * 2000, ": this is not YAML"),
+        pytest.param("a: " + "[" * 5000, ": this is not YAML", marks=pytest.mark.long),
     ],
 )
 def test_what_is_not_a_yaml_mapping_is_a_mistake_with_a_place(write, text, place):

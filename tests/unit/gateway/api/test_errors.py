@@ -10,12 +10,10 @@ from gateway.api.errors import (
     DROPPED_REASON_HEADER,
     INVALID_API_KEY,
     MODEL_NOT_FOUND,
-    NOT_FOUND,
     PROBLEM_OF_REASON,
     RETRY_AFTER_S_MAX,
     Api,
     BadRequest,
-    method_not_allowed,
     problem_about,
     problem_of,
     write_answer,
@@ -117,9 +115,3 @@ def test_a_bad_request_keeps_its_param_and_code():
     assert problem.status == 400
     said = {"message": "no", "type": "invalid_request_error", "param": "n", "code": 400, "reason": "c"}
     assert error_of(problem) == said
-
-
-def test_unknown_paths_and_methods_are_answered_as_vllm_does():
-    assert json.loads(NOT_FOUND.body) == {"detail": "Not Found"}
-    whole = method_not_allowed("POST")
-    assert (whole.status, whole.headers) == (405, {"allow": "POST"})
