@@ -438,8 +438,10 @@ class BackendCapacity:
                 waiting = load.requests_waiting_for_room
                 if waiting is None:
                     waiting = load.requests_waiting or 0
+                # One without output ends with its prompt, mostly in one step: no scrape shows that it has run.
+                unseen = sum(each.sequences for each in self.ends.running() if not each.output_tokens_max)
                 self.window.measured(
-                    max(0, min(load.requests_running, self.sequences - waiting)),
+                    max(0, min(load.requests_running + unseen, self.sequences - waiting)),
                     waiting,
                     seen=self._started,
                     is_used=self.sequences + kept.sequences >= self.sequences_max,

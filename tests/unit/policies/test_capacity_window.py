@@ -164,3 +164,17 @@ def test_what_waits_for_something_else_than_room_does_not_count():
         backend.take(backend.reservation(REQUEST, "default", prompt_tokens=10, output_tokens=5))
     backend.measured(load(requests_running=3, requests_waiting=1, requests_waiting_for_room=0), 0.0)
     assert backend_view(backend).size is SizeSource.ASSUMED
+
+
+def test_requests_without_output_run_though_no_scrape_shows_them():
+    """A step ends all that it computes, so between steps an engine counts only those that did not fit into one."""
+    backend, a_step, sent = BackendCapacity(load()), 16, []
+    embedding = Request("r", "a", "m", 0.0, 10, 0)
+    for _ in range(20):
+        while backend.has_slot:
+            sent.append(backend.reservation(embedding, "default", prompt_tokens=10, output_tokens=0.0))
+            backend.take(sent[-1])
+        backend.measured(load(requests_waiting=max(0, len(sent) - a_step)), 0.0)
+        while sent:
+            backend.release(sent.pop())
+    assert a_step <= backend.sequences_max <= a_step + 1
