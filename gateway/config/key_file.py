@@ -16,6 +16,7 @@ import string
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 
 KEY_PREFIX = "fl-"
@@ -24,6 +25,7 @@ KEY_ALPHABET = string.ascii_letters + string.digits
 KEY_CHARS = 43  # 256 bits
 KEYS_FILE_BYTES_MAX = 64 << 20
 HMAC_HEX_CHARS = 64
+BLOCK_BYTES = 64  # of SHA-256
 FIRST_KEY_CHARS_MIN, FIRST_KEY_CHARS_MAX = 32, 512  # of a key that the operator may have chosen
 
 
@@ -39,8 +41,30 @@ class KeyRecord:
     created_at: str
 
 
+class KeyHmac:
+    """The HMAC-SHA256 of API keys by one secret. Every call has one, and the functions of the module hmac take most of
+    their time to begin. So the two hashes of an HMAC are begun here, once: SHA-256 of the padded secret (RFC 2104, 2).
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) > BLOCK_BYTES:
+            secret = sha256(secret).digest()
+        padded = secret.ljust(BLOCK_BYTES, b"\0")
+        self._inner = sha256(bytes(byte ^ 0x36 for byte in padded))
+        self._outer = sha256(bytes(byte ^ 0x5C for byte in padded))
+
+    def of(self, key: str) -> bytes:
+        """The HMAC of a key."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(key.encode(errors="surrogateescape"))
+        outer.update(inner.digest())
+        return outer.digest()
+
+
 def key_hmac(secret: bytes, key: str) -> bytes:
-    """The HMAC-SHA256 of an API key."""
+    """The HMAC-SHA256 of an API key. For many keys and one secret, KeyHmac is faster."""
     return hmac.digest(secret, key.encode(errors="surrogateescape"), "sha256")
 
 

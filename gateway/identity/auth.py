@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.api.trusted_hops import is_within
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
 from gateway.config.jwt import TenantIssuer
-from gateway.config.key_file import key_hmac
+from gateway.config.key_file import KeyHmac
 from gateway.config.sections import AuthSection
 from gateway.config.value_types import TENANT_NAME
 from gateway.identity.key_ring import KeyRing
@@ -68,7 +68,7 @@ class Authenticator:
         self.keys = keys
         self.beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
         """Further keys, mostly none."""
-        self._open_secret = open_secret
+        self._open_hmac = KeyHmac(open_secret)
         self._tokens = tokens
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
@@ -95,7 +95,7 @@ class Authenticator:
             return self.keys.find(key)
         if not key:
             return Identity(ANONYMOUS)
-        return Identity(OPEN_TENANT_PREFIX + key_hmac(self._open_secret, key).hex()[:OPEN_TENANT_HEX_CHARS])
+        return Identity(OPEN_TENANT_PREFIX + self._open_hmac.of(key).hex()[:OPEN_TENANT_HEX_CHARS])
 
 
 def tenant_of(issuer: TenantIssuer, claims: Mapping[str, Any]) -> Identity | None:

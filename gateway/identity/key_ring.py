@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
 
-from gateway.config.key_file import key_hmac
+from gateway.config.key_file import KeyHmac
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class KeyRing(Generic[T]):
 
     def __init__(self, secret: bytes, *, clock: Callable[[], float] = time.time) -> None:
         """`clock` gives seconds since 1970."""
-        self._secret = secret
+        self._hmac = KeyHmac(secret)
         self._clock = clock
         self._nobodys = secrets.token_bytes(32)
         self.known: dict[bytes, _Known[T]] = {}
@@ -49,7 +49,7 @@ class KeyRing(Generic[T]):
 
     def find(self, key: str) -> T | None:
         """The owner of the key; None where it is unknown or expired."""
-        digest = key_hmac(self._secret, key)
+        digest = self._hmac.of(key)
         known = self.known.get(digest)
         is_same = hmac.compare_digest(self._nobodys if known is None else known.digest, digest)
         if known is None or not is_same or self._clock() >= known.expires_at_s:
@@ -58,4 +58,4 @@ class KeyRing(Generic[T]):
 
     def hmac_hex(self, key: str) -> str:
         """The HMAC under which a key is stored, in hex."""
-        return key_hmac(self._secret, key).hex()
+        return self._hmac.of(key).hex()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.key_file import KEY_PREFIX, add_key, key_hmac, make_secret, read_keys, revoke_key
+from gateway.config.key_file import KEY_PREFIX, KeyHmac, add_key, key_hmac, make_secret, new_key, read_keys, revoke_key
 
 SECRET = b"0123456789abcdef"
 
@@ -106,3 +106,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path, monkeypat
         add(path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("secret_bytes", [0, 1, 32, 64, 65, 200])
+def test_the_hmac_that_is_begun_once_is_that_of_the_library(secret_bytes):
+    secret = bytes(range(secret_bytes))
+    begun = KeyHmac(secret)
+    for key in ("", "sk-1234", new_key(), "\udcff", "x" * 512):
+        assert begun.of(key) == key_hmac(secret, key)
