@@ -16,6 +16,7 @@ the medians and of the lowest batches: the latter are what a busy machine distur
 
 import argparse
 import asyncio
+import gc
 import os
 import re
 import statistics
@@ -32,6 +33,7 @@ import uvloop
 from gateway.app import open_gateway
 from gateway.config.config import Config
 from gateway.observability.telemetry import Telemetry
+from gateway.serve import GC_THRESHOLDS
 from gateway.store.periodic import Periodic
 from gateway.store.sqlite import SqliteStore
 
@@ -223,6 +225,9 @@ async def measure(options: argparse.Namespace) -> tuple[list[float], Calls]:
     gateway = await open_gateway(Config.model_validate(settings), SqliteStore(None))
     await load.connect(int((await gateway.start()).rpartition(":")[2]), options.clients)
     await load.run(WARM_UP)
+    gc.collect()  # as serve.py does
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     if options.calls:
         sys.setprofile(calls)
     costs_us = await load.run(options.answers)
