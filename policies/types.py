@@ -55,8 +55,21 @@ class Tier:
 DEFAULT_TIER = Tier(id="default")
 
 
+class RateLimited:
+    """The base of what has limits per minute of its own: a tenant, a group or an API key."""
+
+    __slots__ = ()
+    requests_per_minute_max: int | None
+    tokens_per_minute_max: int | None
+
+    @property
+    def has_rate_limit(self) -> bool:
+        """Whether it has any limit per minute of its own."""
+        return self.requests_per_minute_max is not None or self.tokens_per_minute_max is not None
+
+
 @dataclass(frozen=True, slots=True)
-class Group:
+class Group(RateLimited):
     """A group of tenants of one tier, such as a department or a customer. Its tenants share one account in the tier.
     The groups of a tier share it by weight, however many tenants each has; a tenant without a group counts as one
     group. A group's limits hold for all of its tenants together; None: no limit. Budgets per day and month hold over
@@ -74,7 +87,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyLimits:
+class KeyLimits(RateLimited):
     """Limits of one API key, within those of its tenant. None: no limit."""
 
     in_flight_max: int | None = None
@@ -83,7 +96,7 @@ class KeyLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class Tenant(RateLimited):
     """An account that is served fairly. A limit of None is no limit. Budgets per day and month hold over all pools, and
     are enforced before the scheduler. A tenant with a group belongs to the tier of its group. `keys` has the limits of
     its API keys, by key id; a key without limits of its own is left out.
@@ -104,8 +117,7 @@ class Tenant:
 
     def may_meet_rate_limit(self, key_id: str) -> bool:
         """Whether a limit per minute applies to requests with this key: the tenant's own, the key's, or the group's."""
-        has_own = self.requests_per_minute_max is not None or self.tokens_per_minute_max is not None
-        return has_own or self.group_id is not None or key_id in self.keys
+        return self.has_rate_limit or self.group_id is not None or key_id in self.keys
 
 
 @dataclass(slots=True)  # not frozen: that more than doubles the cost of making one. Treat it as immutable.
@@ -411,11 +423,15 @@ class RateLimit:
 @dataclass(frozen=True, slots=True)
 class RateLimits:
     """The limits per minute that apply to a call. For each kind (requests, tokens) it has the limit with the least
-    remaining; None: no limit.
+    remaining; None: no limit. The fields have the names of their kinds.
     """
 
     requests: RateLimit | None = None
     tokens: RateLimit | None = None
+
+    def by_kind(self) -> dict[LimitKind, RateLimit]:
+        """The limits that there are."""
+        return {LimitKind(kind): limit for kind in self.__slots__ if (limit := getattr(self, kind)) is not None}
 
 
 class Wait(StrEnum):

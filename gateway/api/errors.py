@@ -209,14 +209,12 @@ def method_not_allowed(allow: str) -> WholeAnswer:
     return WholeAnswer(405, b'{"detail":"Method Not Allowed"}', {"allow": allow})
 
 
-# More specific messages, for a Reject that names the limit.
-_LIMIT_MESSAGES: Final[Mapping[tuple[Reason, LimitKind], str]] = {
-    (Reason.RATE_LIMITED, LimitKind.REQUESTS): "You are over your limit of requests per minute.",
-    (Reason.RATE_LIMITED, LimitKind.TOKENS): "You are over your limit of tokens per minute.",
-    (Reason.BUDGET_SPENT, LimitKind.DAY): "You have used up your tokens of this day (UTC).",
-    (Reason.BUDGET_SPENT, LimitKind.MONTH): "You have used up your tokens of this month (UTC).",
-    (Reason.BUDGET_SPENT, LimitKind.COST_DAY): "You have used up your budget of this day (UTC).",
-    (Reason.BUDGET_SPENT, LimitKind.COST_MONTH): "You have used up your budget of this month (UTC).",
+# More specific messages, for a Reject that names the budget.
+_BUDGET_MESSAGES: Final[Mapping[LimitKind, str]] = {
+    LimitKind.DAY: "You have used up your tokens of this day (UTC).",
+    LimitKind.MONTH: "You have used up your tokens of this month (UTC).",
+    LimitKind.COST_DAY: "You have used up your budget of this day (UTC).",
+    LimitKind.COST_MONTH: "You have used up your budget of this month (UTC).",
 }
 
 
@@ -226,7 +224,10 @@ def problem_of(reason: Reason, retry_after_s: float, limit: LimitKind | None = N
     headers, message = dict(problem.headers), problem.message
     if limit is not None:
         headers[LIMIT_HEADER] = limit
-        message = _LIMIT_MESSAGES.get((reason, limit), message)
+        is_per_minute = reason is Reason.RATE_LIMITED
+        message = (
+            f"You are over your limit of {limit} per minute." if is_per_minute else _BUDGET_MESSAGES.get(limit, message)
+        )
     if problem.status in (429, 503):
         most_s = MONTH_S if reason is Reason.BUDGET_SPENT else RETRY_AFTER_S_MAX
         headers["retry-after"] = str(_whole_seconds(retry_after_s, most_s))

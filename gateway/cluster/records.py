@@ -58,7 +58,7 @@ def part_of(minute: MinuteCheckpoint, share: ReplicaShare) -> MinuteCheckpoint:
     """The part of these bookings that a member with this part of every limit counts, so that the free parts of all
     members add up.
     """
-    return MinuteCheckpoint(_part(minute.requests, share), _part(minute.tokens, share))
+    return MinuteCheckpoint(*[_part(booked, share) for booked in minute])
 
 
 def _part(booked: Iterable[Booked], share: ReplicaShare) -> tuple[Booked, ...]:
@@ -89,19 +89,11 @@ class _Account(NamedTuple):
     counter: float
 
 
-class _MinuteRecord(NamedTuple):
-    """When it was written, and the bookings of requests and tokens, as `_packed`."""
-
-    at: float
-    requests: bytes
-    tokens: bytes
-
-
 encode: Final = msgspec.msgpack.Encoder().encode
 """Encodes a record, a slice of records, or a Whole."""
 _ACCOUNTS: Final = msgspec.msgpack.Decoder(tuple[_Account, ...])
 _LEVELS: Final = msgspec.msgpack.Decoder(dict[str, QueueCheckpoint])
-_MINUTE: Final = msgspec.msgpack.Decoder(_MinuteRecord)
+_MINUTE: Final = msgspec.msgpack.Decoder(tuple)  # when it was written, and the bookings of each kind, as `_packed`
 _CHARGED: Final = msgspec.msgpack.Decoder(Usage)
 decode_taken: Final = msgspec.msgpack.Decoder(Taken).decode
 _SESSION: Final = msgspec.msgpack.Decoder(SessionRecord)
@@ -139,7 +131,7 @@ def levels_record(pool: str, service: ServiceCheckpoint) -> Records:
 def window_records(pool: str, windows: WindowCheckpoint, scopes: Iterable[str], at: float) -> Records:
     """The records with the bookings against the limits per minute of these scopes, as of `at`."""
     return {
-        key_of(WINDOW, pool, scope): encode(_MinuteRecord(at, _packed(minute.requests), _packed(minute.tokens)))
+        key_of(WINDOW, pool, scope): encode((at, *map(_packed, minute)))
         if (minute := windows.get(scope)) is not None
         else GONE
         for scope in scopes
@@ -243,9 +235,9 @@ class _Windows(Mapping[str, MinuteCheckpoint]):
         self._minutes, self._at = minutes, at
 
     def __getitem__(self, scope: str) -> MinuteCheckpoint:
-        minute = _MINUTE.decode(self._minutes[scope])
-        older_s = max(0.0, self._at - minute.at)
-        return MinuteCheckpoint(_unpacked(minute.requests, older_s), _unpacked(minute.tokens, older_s))
+        at, *kinds = _MINUTE.decode(self._minutes[scope])
+        older_s = max(0.0, self._at - at)
+        return MinuteCheckpoint(*[_unpacked(packed, older_s) for packed in kinds])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._minutes)

@@ -26,7 +26,7 @@ from gateway.intake.request_parsing import NO_BODY, ParsedRequest, RequestParser
 from gateway.intake.stored_responses import StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools
-from policies.types import LimitKind, Reason, Tenant, Usage
+from policies.types import Reason, Tenant, Usage
 
 UNIT: Final = Usage(1, 0, 0)  # a prompt token
 IN_FLIGHT_MAX: Final = 16  # of one tenant
@@ -101,8 +101,7 @@ class Utilities:
         tenant = arrival.tenant
         if tenant.may_meet_rate_limit(key_id):
             limits = arrival.dispatcher.rate_limits(tenant, key_id)
-            kinds = {LimitKind.REQUESTS: limits.requests, LimitKind.TOKENS: limits.tokens}
-            used_up = {kind: limit.reset_s for kind, limit in kinds.items() if limit and not limit.remaining}
+            used_up = {kind: limit.reset_s for kind, limit in limits.by_kind().items() if not limit.remaining}
             if used_up:
                 kind = max(used_up, key=lambda kind: used_up[kind])
                 raise problem_error(Reason.RATE_LIMITED, used_up[kind], kind)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from gateway.http.response import SERVER
 from gateway.observability.telemetry import CallTrace
-from policies.types import LimitKind, RateLimit, RateLimits
+from policies.types import RateLimits
 
 REQUEST_ID_HEADER: Final = "x-request-id"
 QUEUE_HEADER: Final = "x-fairlead-queue-ms"
@@ -53,17 +53,12 @@ class AnswerHeaders:
 
 def rate_limit_headers(limits: RateLimits) -> dict[str, str]:
     """The x-ratelimit headers, which count all replicas together."""
-    return _headers(LimitKind.REQUESTS, limits.requests) | _headers(LimitKind.TOKENS, limits.tokens)
-
-
-def _headers(kind: LimitKind, limit: RateLimit | None) -> dict[str, str]:
-    if limit is None:
-        return {}
-    return {
-        f"x-ratelimit-limit-{kind}": str(limit.limit),
-        f"x-ratelimit-remaining-{kind}": str(limit.remaining),
-        f"x-ratelimit-reset-{kind}": _duration(limit.reset_s),
-    }
+    headers = {}
+    for kind, limit in limits.by_kind().items():
+        headers[f"x-ratelimit-limit-{kind}"] = str(limit.limit)
+        headers[f"x-ratelimit-remaining-{kind}"] = str(limit.remaining)
+        headers[f"x-ratelimit-reset-{kind}"] = _duration(limit.reset_s)
+    return headers
 
 
 def _duration(seconds: float) -> str:

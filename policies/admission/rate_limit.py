@@ -115,7 +115,7 @@ class RateLimiter(Admission):
         """The tightest limit of each kind: the one with the least remaining; if equal, the last to be restored."""
         requests, tokens = list[RateLimit](), list[RateLimit]()
         for scope in limited_scopes(tenant, key_id, self._groups):
-            minute = self._minutes.get(scope.name) or _Minute(self._make_window(), self._make_window())
+            minute = self._minutes.get(scope.name) or self._new_minute()
             if scope.limits.requests_per_minute_max is not None:
                 requests.append(_limit(minute.requests, scope.limits.requests_per_minute_max, now))
             if scope.limits.tokens_per_minute_max is not None:
@@ -124,11 +124,11 @@ class RateLimiter(Admission):
 
     def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint:
         minutes = {
-            scope: MinuteCheckpoint(minute.requests.booked(now), minute.tokens.booked(now))
+            scope: MinuteCheckpoint(*[window.booked(now) for window in minute])
             for scope in (self._minutes if scopes is None else scopes)
             if (minute := self._minutes.get(scope)) is not None
         }
-        return {scope: minute for scope, minute in minutes.items() if minute.requests or minute.tokens}
+        return {scope: minute for scope, minute in minutes.items() if any(minute)}
 
     def restore_windows(self, windows: WindowCheckpoint, now: float) -> None:
         for scope, minute in windows.items():
@@ -143,8 +143,11 @@ class RateLimiter(Admission):
     def _minute(self, scope: str) -> _Minute:
         minute = self._minutes.get(scope)
         if minute is None:
-            minute = self._minutes[scope] = _Minute(self._make_window(), self._make_window())
+            minute = self._minutes[scope] = self._new_minute()
         return minute
+
+    def _new_minute(self) -> _Minute:
+        return _Minute(*[self._make_window() for _ in _Minute._fields])
 
     def _reservation(self, request: Request, tokens_max: int) -> int:
         """The tokens that the request reserves: at most the limit of a minute."""

@@ -7,7 +7,7 @@ from policies.admission.rate_window import WindowCheckpoint
 from policies.admission.retry_after import DrainEstimate
 from policies.group_state import NO_GROUPS, GroupState
 from policies.queues import PoolQueues
-from policies.types import LimitKind, RateLimits, Reason, Reject, Request, Tenant
+from policies.types import LimitKind, RateLimit, RateLimits, Reason, Reject, Request, Tenant
 
 BACKEND_RETRY_S = 5.0  # Retry-After while no backend is available: about one health poll
 
@@ -40,8 +40,7 @@ class AdmissionRules:
         """
         full: AdmissionReject | None = None
         rules, told_admitted = self._rules, self._told_admitted
-        has_own = tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None
-        if not has_own and tenant.group_id is None and not tenant.keys:
+        if not tenant.has_rate_limit and tenant.group_id is None and not tenant.keys:
             rules, told_admitted = self._without_limits, self._told_without_limits
         for rule in rules:
             rejection = rule.check(request, tenant, self._queues, now)
@@ -75,11 +74,10 @@ class AdmissionRules:
         """The current state of the limits per minute of calls with this key of the tenant. Each kind of limit is taken
         from the first rule that has one.
         """
-        limits = [rule.limits(tenant, key_id, now) for rule in self._rules]
-        return RateLimits(
-            requests=next((each.requests for each in limits if each.requests), None),
-            tokens=next((each.tokens for each in limits if each.tokens), None),
-        )
+        limits: dict[LimitKind, RateLimit] = {}
+        for rule in self._rules:
+            limits = rule.limits(tenant, key_id, now).by_kind() | limits
+        return RateLimits(**limits)
 
     def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint:
         """The amounts that count against limits per minute now, of all scopes or of `scopes`."""

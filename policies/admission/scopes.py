@@ -30,17 +30,11 @@ def key_scope(key_id: str) -> str:
 
 def limited_scopes(tenant: Tenant, key_id: str, groups: Mapping[str, GroupState]) -> list[Scope]:
     """The scopes with limits per minute for a request of this tenant and key, the tenant's own first."""
-    has_own = tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None
-    scopes = [Scope(tenant.id, tenant)] if has_own else []
+    scopes = [Scope(tenant.id, tenant)] if tenant.has_rate_limit else []
     state = None if tenant.group_id is None else groups.get(tenant.group_id)
-    if state is not None and has_rate_limit(state.group):
+    if state is not None and state.group.has_rate_limit:
         scopes.append(Scope(group_scope(state.group.id), state.group))
     key = tenant.keys.get(key_id) if tenant.keys else None
-    if key is not None and has_rate_limit(key):
+    if key is not None and key.has_rate_limit:
         scopes.append(Scope(key_scope(key_id), key))
     return scopes
-
-
-def has_rate_limit(limits: Tenant | Group | KeyLimits) -> bool:
-    """Whether any of these limits is a limit per minute."""
-    return limits.requests_per_minute_max is not None or limits.tokens_per_minute_max is not None

@@ -39,7 +39,7 @@ class KeptWindows:
         for scope in self._left.intersection(scopes):
             self._left.discard(scope)
             minute = self._windows[scope]
-            kept = MinuteCheckpoint(self._later(minute.requests, now), self._later(minute.tokens, now))
+            kept = MinuteCheckpoint(*[self._later(booked, now) for booked in minute])
             found[scope] = kept if self._share == ALONE else part_of(kept, self._share)
         return found
 
