@@ -1,7 +1,7 @@
 """Facts of a Scheduler as values: each says what happened, and when (`now`).
 
-`Scheduler.told` takes any fact. It calls the method that `call` names, of the Scheduler or of one of its parts, with
-the other fields as parameters; that method's docstring says what the fact means. So another process or a recorder
+`Scheduler.told` takes any fact. It calls the method that `call` names, of the Scheduler or of the part that the fact
+names, with the other fields as parameters; that method's docstring says what the fact means. So another process or a recorder
 between a driver and its Scheduler passes values on, and need not know the kinds of facts. For speed, the methods for
 every request or token (`submit`, `tokens`, `finished`) are called directly; their facts as values are for recordings
 alone.
@@ -25,6 +25,8 @@ class Fact:
     __slots__: tuple[str, ...] = ()
     now: float
     call: str
+    part: ClassVar[str | None] = None
+    """The part of the Scheduler (SchedulerParts) whose method handles this fact; None: the Scheduler's own does."""
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for the method that handles this fact."""
@@ -137,6 +139,7 @@ class Kept(RunFact):
     now: float
     request_id: str
     call: Literal["kept"] = "kept"
+    part = "preemption"
     waits_again = False
 
 
@@ -238,6 +241,7 @@ class Readmitted(Fact):
     prepaid: Usage | None = None
     usage: Usage | None = None
     call: Literal["readmitted"] = "readmitted"
+    part = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +250,8 @@ class Parked(Fact):
 
     now: float
     request_id: str
-    call: Literal["parked"] = "parked"
+    call: Literal["park"] = "park"
+    part = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +262,7 @@ class TakenOver(Fact):
 
     now: float
     call: Literal["taken_over"] = "taken_over"
+    part = "fleet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +272,7 @@ class WindowsRestored(Fact):
     now: float
     windows: WindowCheckpoint
     call: Literal["windows_restored"] = "windows_restored"
+    part = "admission_rules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +282,7 @@ class SessionsRestored(Fact):
     now: float
     sessions: SessionsCheckpoint
     call: Literal["sessions_restored"] = "sessions_restored"
+    part = "waiting"
 
 
 AnyFact = (

@@ -17,7 +17,7 @@ backend with room. One poll decides all that can be decided at an instant, up to
 checks of backends for them. If more remains, `next_wakeup` returns the same instant, for another poll.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -80,15 +80,6 @@ class Scheduler:
         self._dispatching = Dispatching(parts, settings.asked_max)
         self._returned_at = inf  # until then, tenants from before a restart count as returning
         self._rejected = parts.admission.rejected  # the same list: it is changed, never replaced
-        self._takers: dict[str, Callable[..., None]] = {
-            "kept": parts.preemption.kept,
-            "parked": parts.waiting.park,
-            "readmitted": parts.waiting.readmitted,
-            "sessions_restored": parts.waiting.sessions_restored,
-            "taken_over": parts.fleet.taken_over,
-            "windows_restored": parts.admission_rules.restore_windows,
-        }
-        """What takes in a fact that is no method here, by the fact's `call`."""
         self._polled_at = float("-inf")
         self._decisions_max = settings.decisions_max
         self._is_cut_short = False  # the last poll reached `decisions_max` with more to decide
@@ -100,13 +91,12 @@ class Scheduler:
     # -- facts ---------------------------------------------------------------------------------------------
 
     def told(self, fact: Fact) -> None:
-        """Take any fact as a value, and pass it to the method that its `call` names, here or in a part. Afterwards the
+        """Take any fact as a value, and pass it to the method that its `call` names, here or in the `part` that it names. Afterwards the
         next poll decides everything anew, even at the same instant.
         """
-        taker = self._takers.get(fact.call)
-        if taker is not None:
+        if fact.part is not None:
             self._rounds = None
-            taker(**fact.arguments())
+            getattr(getattr(self.parts, fact.part), fact.call)(**fact.arguments())
         elif isinstance(fact, Undelivered):
             self.returned(fact.request_id, fact.now, cause=Cause.DRAINED)  # the backend has refused nothing
         else:

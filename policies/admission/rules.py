@@ -84,7 +84,7 @@ class AdmissionRules:
         scopes = None if scopes is None else list(scopes)
         return {scope: minute for rule in self._rules for scope, minute in rule.windows(now, scopes).items()}
 
-    def restore_windows(self, windows: WindowCheckpoint, now: float) -> None:
+    def windows_restored(self, windows: WindowCheckpoint, now: float) -> None:
         """Take over the amounts that another scheduler admitted within the minute."""
         for rule in self._rules:
             rule.restore_windows(windows, now)

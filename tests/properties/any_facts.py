@@ -144,7 +144,7 @@ class AnyFacts(Facts):
         if request.id in self.accounts.parked:
             self.recorder.readmitted(request, self.now)
         else:
-            self.recorder.parked(request.id, self.now)
+            self.recorder.park(request.id, self.now)
 
     @rule(
         tenant_id=tenant_ids,

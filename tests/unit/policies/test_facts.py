@@ -16,8 +16,9 @@ from policies.types import Cause, Usage
 def test_the_fields_of_a_fact_are_the_parameters_of_its_method(name):
     fields = [field for field in FACTS[name].__dataclass_fields__.values() if field.name != "call"]
     scheduler = Scheduler()
-    method = "returned" if name == "undelivered" else name
-    parameters = dict(signature(scheduler._takers.get(name) or getattr(scheduler, method)).parameters)
+    part, method = FACTS[name].part, "returned" if name == "undelivered" else name
+    handler = scheduler if part is None else getattr(scheduler.parts, part)
+    parameters = dict(signature(getattr(handler, method)).parameters)
     if name == "finished":
         del parameters["usage"]  # told before it as a fact of its own
     if name == "undelivered":  # as what returns while its backend has refused nothing
