@@ -142,6 +142,7 @@ export const bound = (reason, reserves = null) => {
 };
 export const wait = (reason) => (reason == null ? NONE : said(WAITS, reason));
 export const order = (policy) => (Object.hasOwn(ORDERS, policy) ? ORDERS[policy] : `the one that the order ${policy} names`);
+export const ORDER_NAMES = Object.keys(ORDERS);
 export const due = (reason) => (reason == null ? NONE : said(DUES, reason));
 export const refusal = (reason) => said(REFUSALS, reason);
 export const outcome = (code) => (code == null ? NONE : Object.hasOwn(REFUSALS, code) ? `refused: ${REFUSALS[code]}` : said(OUTCOMES, code));

@@ -20,6 +20,7 @@ from gateway.config.schema import config_schema
 from gateway.config.sections import BackendSection, GroupSection, StepTimeSection, TenantSection, TierSection
 from gateway.config.value_types import FileSchema, Name
 from gateway.registry.resource_kinds import ApiKey, ManagedBackend
+from policies.fairness import FAIRNESS
 
 ROOT = Path(__file__).parents[3]
 CHART = json.loads((ROOT / "helm/values.schema.json").read_text())
@@ -196,3 +197,10 @@ def test_the_page_types_no_bound_again():
     for name in ("settings.js", "keys.js", "models.js"):
         typed = re.findall(r"\b(?:min|max|maxlength)(?:: |=\")\S+", (views / name).read_text(encoding="utf-8"))
         assert typed in ([], ['min="0.01"']), name  # a hundredth of a day, until a key expires
+
+
+def test_the_page_says_of_every_order_which_request_is_next():
+    words = (ROOT / "gateway/web/static/words.js").read_text(encoding="utf-8")
+    orders = words.split("const ORDERS = {\n")[1].split("};")[0]
+    assert set(re.findall(r"^  (\w+): ", orders, re.MULTILINE)) == set(FAIRNESS)
+    assert "ORDER_NAMES.map" in (ROOT / "gateway/web/static/views/what-if.js").read_text(encoding="utf-8")

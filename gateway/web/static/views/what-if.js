@@ -6,10 +6,9 @@ import { all, get, path, post, remove } from "../api.js";
 import { FIELDS } from "../fields.js";
 import { may } from "../session.js";
 import { attempt, html, Table, TenantLink, useLive, usePolled } from "../ui.js";
-import { count, decimal, listed, NONE, order, percent, plural, seconds, short } from "../words.js";
+import { count, decimal, listed, NONE, order, ORDER_NAMES, percent, plural, seconds, short } from "../words.js";
 import { SessionFields, sessionFigures, sessionsAsked, sessionsSaid } from "./what-if-sessions.js";
 
-const POLICIES = ["vtc", "lcf", "drr", "fifo", "slack", "dlpm", "equinox", "justitia"]; // policies/fairness
 const MINUTES = 60; // as many as are recorded
 const POLL_MS = 700;
 const ENGINES_MAX = 1024; // of a simulation (gateway/steering/what_if/changes.py)
@@ -62,13 +61,13 @@ function Ask({ begun, minutes, setMinutes }) {
     ${pools.length > 1 ? html`<label>Pool <select value=${pool} onChange=${(event) => setPool(event.target.value)}>
       <option value="">the one with most calls</option>${pools.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>` : null}
     <label>Order <select value=${policy} aria-describedby="order" onChange=${(event) => setPolicy(event.target.value)}>
-      <option value="">as it is</option>${POLICIES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>
+      <option value="">as it is</option>${ORDER_NAMES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>
     <label>Engines more (+) or fewer (−) <input type="number" value=${engines} min=${-ENGINES_MAX} max=${ENGINES_MAX} placeholder="0" onInput=${(event) => setEngines(event.target.value)} /></label>
     <fieldset><legend>Settings that differ</legend>${rows.map((each, at) => html`<${Change} key=${at} number=${at + 1} change=${each} known=${known} set=${(part) => set(at, part)} />`)}</fieldset>
     <label>Of the last <input type="number" value=${minutes} min="1" max=${MINUTES} required onInput=${(event) => setMinutes(event.target.value)} /> minutes</label>
     <button class="primary" disabled=${isBusy}>Play it</button>
     <p class="order dim" id="order" aria-live="polite">${policy ? `Next is ${order(policy)}.` : "The order stays as it is."}</p>
-    <details><summary>What the orders are</summary><ul class="orders">${POLICIES.map((each) => html`<li key=${each}>${each}: next is ${order(each)}</li>`)}</ul></details>
+    <details><summary>What the orders are</summary><ul class="orders">${ORDER_NAMES.map((each) => html`<li key=${each}>${each}: next is ${order(each)}</li>`)}</ul></details>
     <${SessionFields} given=${sessions} setGiven=${setSessions} />
   </form>`;
 }
