@@ -1,10 +1,10 @@
 """Facts of a Scheduler as values: each says what happened, and when (`now`).
 
 `Scheduler.told` takes any fact. It calls the method that `call` names, of the Scheduler or of the part that the fact
-names, with the other fields as parameters; that method's docstring says what the fact means. So another process or a recorder
-between a driver and its Scheduler passes values on, and need not know the kinds of facts. For speed, the methods for
-every request or token (`submit`, `tokens`, `finished`) are called directly; their facts as values are for recordings
-alone.
+names, with the other fields as parameters; that method's docstring says what the fact means. So another process or a
+recorder between a driver and its Scheduler passes values on, and need not know the kinds of facts. For speed, the
+methods for every request or token (`submit`, `tokens`, `finished`) are called directly; their facts as values are for
+recordings alone.
 """
 
 from collections.abc import Mapping

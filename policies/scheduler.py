@@ -91,8 +91,8 @@ class Scheduler:
     # -- facts ---------------------------------------------------------------------------------------------
 
     def told(self, fact: Fact) -> None:
-        """Take any fact as a value, and pass it to the method that its `call` names, here or in the `part` that it names. Afterwards the
-        next poll decides everything anew, even at the same instant.
+        """Take any fact as a value, and pass it to the method that its `call` names, here or in the `part` that it
+        names. Afterwards the next poll decides everything anew, even at the same instant.
         """
         if fact.part is not None:
             self._rounds = None

@@ -37,6 +37,7 @@ from gateway.http.event_stream import STREAMED, Heartbeat, beating
 from gateway.http.request import HttpRequest
 from gateway.http.response import EventStream, Response
 from gateway.intake.admission import Call
+from gateway.observability.metrics.instruments import NOT_CONTINUED
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
 from policies.types import PASSED_ON, Cause, Outcome, Reason, Tier
@@ -244,7 +245,7 @@ class Generation:
             if stream.is_begun:  # its client keeps a part of the answer, which no backend completed
                 trace.over(_outcome_of(rejection))
             if sending.differed and rejection.reason is Reason.NO_BACKEND:
-                trace.not_continued = sending.differed
+                trace.counted += ((NOT_CONTINUED, (sending.differed,)),)
                 raise StreamGivenUp(f"no backend serves the model of this stream: {sending.differed} differs") from None
             raise
 

@@ -16,7 +16,8 @@ from gateway.observability.tracing.sampling import TRACEPARENT, TRACESTATE, read
 from policies.slo.attainment import met_targets
 from policies.types import Cause, Outcome, RateLimits, Reason, Request, Timing, Usage
 
-if TYPE_CHECKING:  # loaded only where calls are traced
+if TYPE_CHECKING:  # spans are loaded only where calls are traced
+    from gateway.observability.metrics.instruments import Family
     from gateway.observability.tracing.spans import CallSpans
 
 
@@ -27,8 +28,8 @@ class CallTrace:
 
     `client` is the address of the client, also behind trusted proxies. `model` is the model that serves the call, and
     `alias` the alias that the client used, if any. `is_resumable` is None until a stream begins; `pauses` has the cause
-    and seconds of each ended interruption. `not_continued` says how the next backend's model differed, if no backend
-    served the same model. `answer_id` is set if the API can fetch answers later. `cors` are the CORS headers of the
+    and seconds of each ended interruption. `counted` has the counters that the call adds one to when it has ended, each
+    with its label values. `answer_id` is set if the API can fetch answers later. `cors` are the CORS headers of the
     response. `usage_max` is the most usage that the call's parameters allow; None: not known. `overstated`: a backend
     reported more, and `usage_max` is charged. `passed_on` has the models of the alias that did not serve the call, each
     with the reason. `rate_limits` returns the present state of the tenant's limits; None: it has no limits. `spans` is
@@ -59,7 +60,7 @@ class CallTrace:
     is_resumable: bool | None = None
     interruption: tuple[Cause, float] | None = None  # that is not over: its cause and time
     pauses: tuple[tuple[Cause, float], ...] = ()
-    not_continued: str | None = None
+    counted: tuple[tuple["Family", tuple[str, ...]], ...] = ()
     status: int = 0
     reason: str | None = None
     usage: Usage | None = None

@@ -11,12 +11,11 @@ from functools import partial
 from typing import Final
 
 from gateway.config.amounts import PICOS
-from gateway.observability.metrics.histograms import Histogram
+from gateway.observability.metrics.histograms import Histogram, Labels
 from gateway.observability.metrics.instruments import (
     ALIAS_CALLS,
     ALIAS_PASSED_ON,
     BACKEND_OVERSTATED,
-    NOT_CONTINUED,
     TENANT_COST,
     TENANT_REFUSALS,
     TENANT_REQUESTS,
@@ -33,8 +32,7 @@ from gateway.observability.tracing import genai
 from policies.types import Outcome, Reason, Usage
 
 MODELS_MAX: Final = 50  # combinations of operation, model and tier
-ALIAS_SERIES_MAX: Final = 500  # combinations of alias, model, kind and outcome
-BACKEND_SERIES_MAX: Final = 500  # a discovery may name any number of backends over time
+SERIES_MAX: Final = 500  # of a counter by names: a discovery may name any number of backends over time
 SERVED, SHADOW = "served", "shadow"
 UNKNOWN_TENANT: Final = "unknown"  # the tenant of a call without a valid key
 ANSWERED: Final = "answered"  # by the gateway, or by a backend without the queue
@@ -79,10 +77,7 @@ class CallMeter:
         self._tenants: dict[str, _OfTenant] = {}
         self.series = TenantSeries(tenants_max, lambda label: self._tenants.pop(label, None))
         self._models: dict[tuple[str, str, str], _OfModel] = {}
-        self._aliases: Values = {}  # by alias, model, kind and outcome
-        self._passed_on: Values = {}  # by alias, model and reason
-        self._overstated: Values = {}  # by backend
-        self._not_continued: Values = {}  # by what differed
+        self._counted: dict[Family, Values] = {}  # by names that are no tenant's
 
     def ended(self, trace: CallTrace) -> None:
         if trace.request is not None and trace.outcome is None and trace.status < 400:
@@ -104,8 +99,8 @@ class CallMeter:
             tenant.waited_s += waited_s
             ended = outcome if trace.dispatched_s is None else DISPATCHED
             self._to.wait.of(trace.tier_id or "", ended).observe(waited_s)
-        if trace.pauses or trace.not_continued is not None:
-            self._count_interruptions(trace)
+        if trace.pauses or trace.counted:
+            self._count_events(trace)
         if trace.usage is not None:
             self._count_usage(tenant, trace, trace.usage)
         if trace.dispatched_s is not None and trace.model is not None:
@@ -122,40 +117,38 @@ class CallMeter:
             TENANT_COST: {(label, each): n / PICOS for label, row in rows for each, n in row.costs.items()},
             TENANT_UNPRICED: {(label,): row.unpriced for label, row in rows if row.unpriced},
             TENANT_WAITED: {(label,): row.waited_s for label, row in rows},
-            ALIAS_CALLS: dict(self._aliases),
-            ALIAS_PASSED_ON: dict(self._passed_on),
-            BACKEND_OVERSTATED: dict(self._overstated),
-            NOT_CONTINUED: dict(self._not_continued),
+            **{family: dict(values) for family, values in self._counted.items()},
         }
 
-    def _count_alias(self, trace: CallTrace, alias: str, outcome: str) -> None:
-        labels = (alias, trace.model or "", SHADOW if trace.is_shadow else SERVED, outcome)
-        if labels not in self._aliases and len(self._aliases) >= ALIAS_SERIES_MAX:
-            labels = (OTHER, OTHER, *labels[2:])
-        self._aliases[labels] = self._aliases.get(labels, 0) + 1
-        for model, reason in trace.passed_on:
-            went = (alias, model, reason)
-            if went not in self._passed_on and len(self._passed_on) >= ALIAS_SERIES_MAX:
-                went = (OTHER, OTHER, reason)
-            self._passed_on[went] = self._passed_on.get(went, 0) + 1
+    def _count(self, family: Family, labels: Labels, kept: int = 0) -> float:
+        """Count one more, and return the count. Beyond SERIES_MAX series, all labels but the last `kept` are OTHER."""
+        values = self._counted.setdefault(family, {})
+        if labels not in values and len(values) >= SERIES_MAX:
+            shared = len(labels) - kept
+            labels = (OTHER,) * shared + labels[shared:]
+        values[labels] = values.get(labels, 0) + 1
+        return values[labels]
 
-    def _count_interruptions(self, trace: CallTrace) -> None:
+    def _count_alias(self, trace: CallTrace, alias: str, outcome: str) -> None:
+        kind = SHADOW if trace.is_shadow else SERVED
+        self._count(ALIAS_CALLS, (alias, trace.model or "", kind, outcome), kept=2)
+        for model, reason in trace.passed_on:
+            self._count(ALIAS_PASSED_ON, (alias, model, reason), kept=1)
+
+    def _count_events(self, trace: CallTrace) -> None:
         for cause, pause_s in trace.pauses:
             self._to.pause.of(trace.tier_id or "", cause).observe(pause_s)
-        if trace.not_continued is not None:
-            labels = (trace.not_continued,)
-            self._not_continued[labels] = self._not_continued.get(labels, 0) + 1
+        for family, labels in trace.counted:
+            self._count(family, labels)
 
     def _count_overstated(self, trace: CallTrace) -> None:
         """Count an overstated usage of a backend, and log the first, the tenth, the hundredth ... call."""
-        label = (trace.backend_id or "",)
-        if label not in self._overstated and len(self._overstated) >= BACKEND_SERIES_MAX:
-            label = (OTHER,)
-        count = self._overstated[label] = self._overstated.get(label, 0) + 1
+        backend_id = trace.backend_id or ""
+        count = self._count(BACKEND_OVERSTATED, (backend_id,))
         if set(str(count)[1:]) <= {"0"} and str(count)[0] == "1":
             log.warning(
                 "backend %s reported more usage than call %s can have, which is charged its most, %s (%d calls so far)",
-                label[0],
+                backend_id,
                 trace.request_id,
                 trace.usage,
                 count,

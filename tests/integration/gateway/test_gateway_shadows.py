@@ -8,6 +8,8 @@ from admin_rig import admin, within
 from gateway_rig import answer, bearer, call, fall_silent, gateway, scripted, stream, until
 from test_gateway_aliases import BIG, SMALL, lines, named
 
+from gateway.observability.metrics.instruments import ALIAS_CALLS
+
 pytestmark = pytest.mark.jumping
 
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{"prompt_tokens":5,"total_tokens":%d,"completion_tokens":%d}}\n\n'  # noqa: E501
@@ -49,7 +51,7 @@ async def test_a_copy_goes_to_the_other_model_and_only_records_say_so(tmp_path):
         assert [json.loads(each.body)["model"] for each in small.calls] == [SMALL, SMALL]
         assert services(rig, BIG) == {"anonymous": 2 * (9 + 2 * 3)}
         assert services(rig, SMALL) == {"~shadow": (5 + 2 * 3) + (9 + 2 * 3)}
-        values = {key[1:]: n for key, n in rig.gateway.metrics.calls._aliases.items()}
+        values = {key[1:]: n for key, n in rig.gateway.metrics.calls.seen()[ALIAS_CALLS].items()}
         assert values == {(BIG, "served", "completed"): 2, (SMALL, "shadow", "completed"): 2}
     copies = [line for line in lines(log) if line["shadow"]]
     assert [(line["model"], line["alias"], line["tenant"]) for line in copies] == [(SMALL, "chat", "~shadow")] * 2

@@ -2,8 +2,12 @@
 
 import pytest
 
-from gateway.observability.metrics.call_counts import MODELS_MAX, UNKNOWN_TENANT, CallMeter
+from gateway.observability.metrics.call_counts import MODELS_MAX, SERIES_MAX, UNKNOWN_TENANT, CallMeter
 from gateway.observability.metrics.instruments import (
+    ALIAS_CALLS,
+    ALIAS_PASSED_ON,
+    BACKEND_OVERSTATED,
+    NOT_CONTINUED,
     TENANT_REFUSALS,
     TENANT_REQUESTS,
     TENANT_TOKENS,
@@ -157,3 +161,20 @@ def test_there_are_only_so_many_models(meter, histograms):
     for number in range(3 * MODELS_MAX):
         meter.ended(queued(model=f"adapter-{number}"))
     assert len(histograms.first_token.series()) == MODELS_MAX + 1
+
+
+def test_a_call_adds_one_to_each_counter_that_it_names(meter):
+    for difference in ("root", "revision", "root"):
+        meter.ended(queued(counted=((NOT_CONTINUED, (difference,)),)))
+    assert meter.seen()[NOT_CONTINUED] == {("root",): 2, ("revision",): 1}
+
+
+def test_names_beyond_so_many_series_share_one_which_keeps_what_is_of_few_words(meter):
+    for number in range(SERIES_MAX + 2):
+        passed_on = ((f"m{number}", Reason.NO_BACKEND),)
+        meter.ended(queued(alias=f"alias-{number}", passed_on=passed_on, overstated=True, backend_id=f"b{number}"))
+    seen = meter.seen()
+    assert seen[ALIAS_CALLS]["other", "other", "served", "completed"] == 2
+    assert seen[ALIAS_PASSED_ON]["other", "other", "no_backend"] == 2
+    assert seen[BACKEND_OVERSTATED]["other",] == 2
+    assert {len(seen[family]) for family in (ALIAS_CALLS, ALIAS_PASSED_ON, BACKEND_OVERSTATED)} == {SERIES_MAX + 1}
