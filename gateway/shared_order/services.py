@@ -186,7 +186,8 @@ class ServiceClient:
                 await websocket.send_bytes(_pack(_Question(number, service, body)))
                 answer = await answered
         except (aiohttp.ClientError, HelloError, OSError, TimeoutError) as error:
-            raise StoreUnavailable(f"the process that has it does not answer: {error}") from error
+            why = str(error) or f"not in {ANSWER_S_MAX:g} s"  # a TimeoutError has no text
+            raise StoreUnavailable(f"the process that has it does not answer: {why}") from error
         finally:
             del self._asked[number]
         if answer.status == FULL:

@@ -22,6 +22,7 @@ from gateway.cluster.hello import Hello, HelloError
 from gateway.cluster.wire import VERSION
 from gateway.config.cluster import ClusterTls
 from gateway.ports.listener import HANDSHAKES_MAX, Handshakes, Listener
+from gateway.shared_order import services
 from gateway.shared_order.credentials import _Authority, _load, _pem, derived_credentials, given_credentials
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.services import MemberPort, Peers, ServiceClient, _Question
@@ -74,6 +75,18 @@ async def test_two_that_know_the_secret_reach_each_other():
     async with listening(one, other):
         assert await asked(one, other) == other.name.encode()
         assert await asked(other, one) == b"m1"
+
+
+async def test_who_does_not_answer_in_time_is_said_to_be_late(monkeypatch):
+    monkeypatch.setattr(services, "ANSWER_S_MAX", 0.3)
+    one, other = place_of("m1"), place_of("m2")
+    port = MemberPort(other, {"state": lambda _body: asyncio.sleep(PATIENCE_S)}, order=None)
+    await port.start()
+    try:
+        with pytest.raises(StoreUnavailable, match=r"does not answer: not in 0\.3 s$"):
+            await asked(one, other)
+    finally:
+        await port.stop()
 
 
 async def test_who_connects_the_ports_of_two_replicas_with_each_other_gets_nothing_of_either():
