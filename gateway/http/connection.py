@@ -95,8 +95,7 @@ class ClientConnection(asyncio.Protocol):
         self.body_bytes_max = server.body_bytes_max
         self.transport: asyncio.Transport
         self._remote: str | None = None
-        self._reader = RequestReader(self, server.refuse)
-        self._waiting = self._reader.waiting
+        self._reader: RequestReader
         self._is_reading_paused = False
         # Answering.
         self._request: HttpRequest | None = None  # that is answered
@@ -117,6 +116,9 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=WAITING_BYTES_MAX)  # with TLS it would be 512 KiB
+        # Not before: it refers to this connection, whose end is not told if it fails at its TLS handshake.
+        self._reader = RequestReader(self, self._server.refuse)
+        self._waiting = self._reader.waiting
         self.idle_since = self._loop.time()
         self._server.made(self)
 

@@ -6,6 +6,7 @@ repeated.
 """
 
 import asyncio
+import gc
 import re
 from random import Random
 
@@ -571,6 +572,30 @@ async def test_a_client_that_leaves_has_its_handler_cancelled_and_leaves_nothing
     assert not house.server.connections
     assert house.cancelled == house.started == (1 if is_begun else 0)
     assert not [each for each in recwarn if "never awaited" in str(each.message)]
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["failed at its TLS handshake", "ended"])
+async def test_a_connection_leaves_no_reference_cycle(is_made):
+    house = House()
+
+    async def come_and_go() -> None:
+        connection = house.server()
+        if is_made:
+            connection.connection_made(Transport())
+            connection.data_received(PROBE)
+            await turns()
+            connection.connection_lost(None)
+            await turns()
+
+    await come_and_go()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            await come_and_go()
+        assert gc.collect() < 10, "of what 10 connections left"
+    finally:
+        gc.enable()
 
 
 async def test_a_long_answer_is_sent_in_pieces_each_in_a_turn_of_its_own_and_after_the_one_before_was_read():
