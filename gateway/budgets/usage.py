@@ -71,7 +71,10 @@ class UsageBook:
         """Write the remaining usage, if the store is available."""
         if self._flusher.is_running:
             await self._flusher.stop()
-            await self._try_flush()
+            try:
+                await self.flush()
+            except StoreUnavailable as error:
+                log.warning("usage is not written, and is lost: %s", error)
 
     def ended(self, trace: CallTrace) -> None:
         """Count an ended call; a call that was not served is not counted."""

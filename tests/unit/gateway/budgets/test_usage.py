@@ -242,8 +242,17 @@ async def test_a_store_that_stays_away_is_logged_once_each_time(store, monkeypat
         async with asyncio.timeout(10):
             while [totals.requests for totals in (await kept(store)).values()] != [outage]:  # noqa: ASYNC110 - likewise
                 await asyncio.sleep(0.005)
-    await book.stop()
     assert len(caplog.records) == 2
+    use(book)
+    store.fails, tried = "before", store.tried
+    async with asyncio.timeout(10):
+        while store.tried < tried + 5:  # noqa: ASYNC110 - likewise
+            await asyncio.sleep(0.005)
+    await book.stop()
+    assert [record.message for record in caplog.records][2:] == [
+        "usage is not written, and is kept in memory: before",
+        "usage is not written, and is lost: before",
+    ]
 
 
 async def test_a_total_beyond_what_stores_hold_is_written_as_the_most_that_they_do(store):
