@@ -79,8 +79,8 @@ class DataPort(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client's connection to the data port: it parses requests, runs their handlers and writes their responses.
-    `cut_reason` is None until the gateway cuts the connection.
+    """One client's connection to the data port: it runs the handlers of the requests that its RequestReader finds, and
+    writes their responses. `cut_reason` is None until the gateway cuts the connection.
     """
 
     __slots__ = (

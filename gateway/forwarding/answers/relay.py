@@ -57,7 +57,7 @@ class RelayResult:
 
     `failure` is the backend's error, for the log; `rejected`: the backend rejected the call in its stream; `slowed`:
     reading from the backend was paused, because the client read slowly; `interrupted`: the backend failed, and the
-    client's stream is still open. If the client disconnects, the handler is cancelled and gets no result.
+    client's stream is still open. A handler that is cancelled because the client disconnected gets no result.
     """
 
     response: Response | EventStream
