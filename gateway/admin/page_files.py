@@ -50,7 +50,9 @@ _INLINE_SCRIPT = re.compile(r"<script[^>]*type=\"importmap\"[^>]*>(.*?)</script>
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A static file of the page. `compressed` is the file in gzip; None: compression would save nothing."""
+    """A static file of the page (the admin port's web interface). `compressed` is the file in gzip; None: compression
+    would save nothing.
+    """
 
     body: bytes
     compressed: bytes | None
@@ -63,8 +65,8 @@ class StaticFile:
 
 
 class StaticFiles:
-    """The static files of the page, by path: those in a folder, which is read once, and the files `made`, by name,
-    which the gateway generates.
+    """The static files of the page (the admin port's web interface), by path. They are the files of a folder, which is
+    read once, and the files `made`, by name, which the gateway generates.
     """
 
     def __init__(self, folder: Path = STATIC, *, made: Mapping[str, bytes]) -> None:

@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 
 class LocalAccess:
-    """The server of a Unix socket at which commands of the same user get a key, or a one-time link, for the admin port.
-    It is for a gateway without a configuration (config/trial.py). Create it on the loop that runs it; call `start` and
-    `stop`.
+    """The server of a Unix socket for commands of the user that runs the gateway. It gives them a key for the admin
+    port, or a one-time link to its page. It is for a gateway without a configuration (config/trial.py). Create it on
+    the loop that runs it; call `start` and `stop`.
     """
 
     def __init__(self, url: str, answers: Mapping[str, Callable[[], str]]) -> None:

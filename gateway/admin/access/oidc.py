@@ -46,7 +46,9 @@ log = logging.getLogger(__name__)
 
 
 class Oidc:
-    """The browser sign-in at the admin port, by the identity providers with a `sign_in` section. Made on the loop."""
+    """The browser sign-in at the admin port, by the identity providers with a `sign_in` section. Create it on the loop
+    that runs it.
+    """
 
     def __init__(
         self,

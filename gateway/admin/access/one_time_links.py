@@ -31,7 +31,9 @@ class Session:
 
 
 class OneTimeLinks:
-    """The one-time links to the page that can still be opened. Opening a link makes a Session. Mutable."""
+    """The valid one-time links to the page (the web interface of the admin port). Opening a link makes a Session, and
+    the link is invalid afterwards. Mutable.
+    """
 
     def __init__(self, admin_keys: KeyRing[Caller], secret: bytes, *, clock: Callable[[], float] = time.time) -> None:
         """A sign-in adds its key to `admin_keys`. `clock` gives seconds since 1970."""

@@ -33,7 +33,7 @@ ResourceKind = Literal["tenants", "groups", "tiers", "keys", "backends", "pools"
 @dataclass(frozen=True)
 class Given:
     """The common options of the admin commands, as they were given with one command: where the admin port is, the file
-    with a key to it, and the output form.
+    with a key for it, and the output form.
     """
 
     config: Path | None
@@ -67,8 +67,8 @@ def prints(command: C) -> C:
 
 
 class TargetGroup(TyperGroup):
-    """A group of commands. Its common options (see Given) may also stand after each of its commands, except that the
-    options of the output form may do so only if the command prints.
+    """A group of commands whose common options (see Given) may also stand after each of its commands. The options of
+    the output form may stand there only for a command that is marked with `prints`.
     """
 
     def __init__(self, **attributes: Any) -> None:

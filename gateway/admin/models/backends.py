@@ -43,10 +43,11 @@ class BelievedStepTime(StepTimeSection, defer_build=True):
 
 
 class StepsResource(Fields):
-    """The limits that a step time model sets on the load of its backend. `step_s` is the predicted time, in seconds, of
-    a step in which all running requests decode. Its limit `step_s_max` is the tightest TPOT target of the running
-    requests, or the knee of the throughput. `prefill_s` is the time that the engine needs for prompts that were sent
-    and are not yet computed; `budget_tokens` is how many prompt tokens can be sent in addition.
+    """The state of a backend's limit by step time. `step_s` is the predicted time, in seconds, of an engine step in
+    which all running requests decode. `step_s_max` is its upper bound: the least TPOT target (time per output token) of
+    these requests. If none has a target, it is the step time beyond which a larger batch gives little throughput; null:
+    no bound. `prefill_s` is the predicted seconds for computing all prompts that were sent and are not computed yet.
+    `budget_tokens` is how many prompt tokens can be sent in addition.
     """
 
     step_s: float
@@ -56,8 +57,10 @@ class StepsResource(Fields):
 
 
 class BackendResource(StoredResource, BackendFields):
-    """A backend, with its settings and its present state. `state`: by its health polls; `trouble`: why the last poll
-    failed. `step_time` is the configured model, `step_time_now` the current one. Null: not known.
+    """A backend, with its settings and its present state. `state` is the state of its health (unknown, healthy, trial,
+    ejected or down), or absent: it could not be added. `trouble`: why its last health poll failed, or why it could not
+    be added; "": neither. `step_time` is the configured step time model, `step_time_now` the current one. Null: not
+    known.
     """
 
     url: str

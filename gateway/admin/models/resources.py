@@ -124,9 +124,9 @@ class UsageResource(Fields):
 
 
 class UsageSumResource(Fields):
-    """A sum of usage. It is of one period, group, tenant, key or model if the query divides by it; else that field is
-    null. "" stands for usage without a group, key or model. `cost` has all tokens but `unpriced_tokens`, whose models
-    had no price on their day; null: none had one. `key_label`: the label that the key has now.
+    """A sum of usage. `period`, `group`, `tenant`, `key` and `model` say whose usage it is; null: the query does not
+    divide by this field; "": usage without a group, key or model. `cost` is that of all tokens but `unpriced_tokens`,
+    whose models had no price on their day; null: no model had a price. `key_label`: the label that the key has now.
     """
 
     period: str | None
@@ -187,7 +187,7 @@ class KeyPage(Page):
 
 
 class UsagePage(Page):
-    """A query of one page of usage. Days are UTC, both inclusive; today by default."""
+    """A query of one page of usage. `first_day` and `last_day` are UTC days, both included; null: today."""
 
     first_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
     last_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
@@ -210,8 +210,8 @@ class UsageDivided(Query):
 
 
 class UsageSumsPage(UsageDivided):
-    """A query of one page of sums of usage. Days are UTC, both inclusive; this month by default. `cursor` is the
-    `next_cursor` of the page before.
+    """A query of one page of sums of usage. `first_day` and `last_day` are UTC days, both included; by default, this
+    month until today. `cursor` is the `next_cursor` of the page before.
     """
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
@@ -219,7 +219,9 @@ class UsageSumsPage(UsageDivided):
 
 
 class UsageExport(UsageDivided):
-    """A query of usage as a file. Days are UTC, inclusive; today by default, or this month with `by` or `period`."""
+    """A query of usage as a file. `first_day` and `last_day` are UTC days, both included; by default, today, or with
+    `by` or `period` this month until today.
+    """
 
     format: Literal["csv", "parquet"] = "csv"
 

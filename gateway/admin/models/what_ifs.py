@@ -14,7 +14,7 @@ WEIGHTS_MAX = 1000
 
 
 class ChangedLimits(Fields):
-    """New limits of a tenant or group in a what-if; null: no limit. A limit that is not given stays."""
+    """New limits of a tenant or group in a what-if (see WhatIfAsked). Null: no limit. A limit that is absent stays."""
 
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
@@ -22,35 +22,38 @@ class ChangedLimits(Fields):
 
 
 class ChangedGroup(ChangedLimits):
-    """New settings of a group in a what-if; null resets one to its default."""
+    """New settings of a group in a what-if (see WhatIfAsked); null resets one to its default."""
 
     tier: Name | None = None
     weight: Weight | None = None
 
 
 class ChangedTenant(ChangedGroup):
-    """New settings of a tenant in a what-if; null resets one to its default."""
+    """New settings of a tenant in a what-if (see WhatIfAsked); null resets one to its default."""
 
     group: Name | None = None
 
 
 class ChangedTier(Fields):
-    """New settings of a tier in a what-if; null resets one to its default."""
+    """New settings of a tier in a what-if (see WhatIfAsked); null resets one to its default."""
 
     weight: Weight | None = None
     reserve_ratio: Annotated[float, Field(ge=0, lt=1), BeforeValidator(not_bool)] | None = None
 
 
 class ChangedAlias(Fields):
-    """The new weights in a what-if by which an alias divides its calls among its models: by model (`split`)."""
+    """New weights of an alias in a what-if (see WhatIfAsked). By these weights, one for each model (`split`), the alias
+    divides its calls among its models.
+    """
 
     split: Annotated[dict[ModelName, SplitWeight], Field(min_length=1, max_length=TARGETS_MAX)]
 
 
 class WhatIfChanges(Fields):
-    """The changes that a what-if simulates. `engines` is the number of engines to add, each as fast as the median one;
-    below 0: to remove. The other fields are changed settings, by id. A changed `split` of an alias moves recorded
-    calls, with unchanged sizes, to the pool of another model.
+    """The changed settings that a what-if simulates (see WhatIfAsked). `engines` is the number of engines to add, each
+    as fast as the median one; below 0: to remove. The other fields have the new settings of tenants, groups, tiers and
+    aliases, by their ids. A changed `split` of an alias moves recorded calls, with unchanged sizes, to the pool of
+    another model.
     """
 
     engines: Annotated[int, Field(ge=-ENGINES_MAX, le=ENGINES_MAX), BeforeValidator(whole)] = 0
@@ -61,9 +64,10 @@ class WhatIfChanges(Fields):
 
 
 class SessionsAsked(Fields):
-    """The changes that a what-if makes for sessions of agents. Each engine's KV pool is made `kv_scale` times as large.
-    `held`: whether turns wait while their contexts do not fit (null: as configured). `room_ratio`: the part of the KV
-    pool that contexts may take, from 0 to 1 (null: it is learnt).
+    """The changes that a what-if makes for sessions of agents. Each call of a session is a turn, and sends the
+    session's whole context again. Each engine's KV pool is made `kv_scale` times as large. `held`: whether a turn waits
+    while its context does not fit into the KV pool (null: as configured). `room_ratio`: the part of the KV pool that
+    contexts may take, from 0 to 1 (null: it is learnt).
     """
 
     kv_scale: Annotated[float, Field(ge=0.1, le=10.0), BeforeValidator(not_bool)] = 1.0

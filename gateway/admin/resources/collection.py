@@ -72,9 +72,10 @@ def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryScope:
-    """The rights of a group's administrator to entries of one kind: `sees` returns whether a caller sees an entry. If
-    `changes` is set, the administrator may change entries: `name` checks the name of a new entry, and `give` the
-    values. A PUT leaves the fields `keeps` unchanged. Callers that administer no group are not limited.
+    """The rights of a group's administrator to entries of one kind. `sees` returns whether a caller sees an entry.
+    `reads` and `changes`: whether the administrator may read entries, and change them. `name` checks the name of a new
+    entry. `give` returns the body that the caller may store. Both raise AdminProblem. A PUT that does not set the
+    fields `keeps` leaves them unchanged. Callers that administer no group are not limited.
     """
 
     sees: Callable[[Caller, Entry], bool]

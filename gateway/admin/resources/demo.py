@@ -10,7 +10,9 @@ from gateway.steering.demo import FLOOD, QUIET, Demo
 
 
 class DemoResource(Fields):
-    """The state of the demo. `ends_at`: seconds since 1970. `tenants`: the quiet tenant, and the busy one."""
+    """The state of the demo, in which two tenants call this gateway for two minutes. `tenants`: the one that calls now
+    and then, and the one that calls as much as it can. `ends_at`: seconds since 1970.
+    """
 
     tenants: list[str]
     ends_at: int
@@ -18,7 +20,7 @@ class DemoResource(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRoutes:
-    """The routes that start and stop the demo."""
+    """The admin routes that start and stop the demo, in which two tenants call this gateway for two minutes."""
 
     demo: Demo
 

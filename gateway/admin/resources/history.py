@@ -34,8 +34,9 @@ SINGULAR: Final = {"tenants": TENANT, "groups": GROUP}
 
 
 class HistoryAsked(Query):
-    """A query of the history. `of` is KIND:NAME, where KIND is pool, tier, group, tenant or backend. The values are per
-    10 s for a `range` up to an hour, and per minute for a longer one.
+    """A query of the history: the recorded values (tokens, waits, shares ...) and events of the last 24 hours. `of` is
+    KIND:NAME, where KIND is pool, tier, group, tenant or backend. The values are per 10 s for a `range` up to an hour,
+    and per minute for a longer one.
     """
 
     of: Annotated[str, Field(pattern=HISTORY_PATTERN)]
@@ -43,20 +44,22 @@ class HistoryAsked(Query):
 
 
 class MinuteAsked(Query):
-    """A query of the history of one minute. `at`: a time in the minute, in seconds since 1970."""
+    """A query of the recorded values and events of one minute. `at`: a time in the minute, in seconds since 1970."""
 
     at: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 
 
 class Note(Fields):
-    """A note for the history, for example that a version was deployed."""
+    """A note for the history of the last 24 hours, for example that a version was deployed."""
 
     text: Annotated[str, Field(pattern=NOTE_PATTERN)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRoutes:
-    """The admin routes of the history. `clock` is in seconds since 1970."""
+    """The admin routes of the history: the recorded values and events of the last 24 hours. `clock` is in seconds since
+    1970.
+    """
 
     history: HistoryReader
     registry: Registry

@@ -168,7 +168,7 @@ class BudgetStates(ResourceList):
 
 
 class Rates:
-    """The recent growth of counters per second, by counter. Mutable."""
+    """A meter of the recent growth per second of counters, such as the service charged to a tenant. Mutable."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[float, float, float]] = {}  # time, amount, rate

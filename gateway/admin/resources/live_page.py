@@ -19,7 +19,7 @@ from gateway.registry.registry import Registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePageRoutes:
-    """The admin routes of the live document, whole or of one group."""
+    """The admin routes of the data of the live page (pools, tenants and backends now), for all or for one group."""
 
     live: Live
     registry: Registry

@@ -23,7 +23,7 @@ EDITS_MAX = 1000
 
 class PreviewedTenant(TenantSection, defer_build=True):
     """An edit of a tenant to preview. Any of the tenant's fields can be given; null resets one to its default. Only
-    weights, groups and tiers change shares.
+    weights, groups and tiers change shares of service.
     """
 
     tier: Name | None = None  # type: ignore[assignment]  # null is of a patch
@@ -32,7 +32,7 @@ class PreviewedTenant(TenantSection, defer_build=True):
 
 class PreviewedGroup(GroupSection, defer_build=True):
     """An edit of a group to preview. Any of the group's fields can be given; null resets one to its default. Only the
-    weight changes shares.
+    weight changes shares of service.
     """
 
     weight: Weight | None = None  # type: ignore[assignment]
@@ -40,7 +40,7 @@ class PreviewedGroup(GroupSection, defer_build=True):
 
 class PreviewedTier(TierSection, defer_build=True):
     """An edit of a tier to preview. Any of the tier's fields can be given; null resets one to its default. Only the
-    weight changes shares.
+    weight changes shares of service.
     """
 
     weight: Weight | None = None  # type: ignore[assignment]
