@@ -43,7 +43,7 @@ INPUTS_MAX: Final = 2048  # as many as OpenAI's embeddings take
 class CallLimits:
     """The limits on the size of one call. They are on `n` and `best_of`, prompts per call, inputs per call that
     generates nothing, output tokens per choice, and alternatives listed per token (log probabilities). `xargs_allowed`:
-    the engine arguments that a client may set; None: all but the reserved ones.
+    the engine arguments (`vllm_xargs`) that a client may set; None: all but those that only the gateway may set.
     """
 
     output_tokens_max: int

@@ -52,7 +52,7 @@ class Prompt:
 
     The text is `pieces`, joined by `between`. Most calls need only its size and its beginning, and a joined copy would
     cost as much memory again. `token_ids` is the exact number of tokens if the prompt came as token ids, else None.
-    `repeated_bytes` of the text are read more than once (a query before each of its documents).
+    `repeated_bytes` are added to the size of the text: for a query that is read again with each document, or for audio.
     """
 
     pieces: Sequence[Piece]

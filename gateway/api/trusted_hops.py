@@ -17,7 +17,9 @@ Networks = tuple[IPv4Network | IPv6Network, ...]
 
 
 class TrustedHops:
-    """The finder of a client's address behind proxies. It believes X-Forwarded-For only from these networks."""
+    """The finder of a client's address behind proxies (hops). It believes X-Forwarded-For only from proxies in the
+    networks of the setting `trusted_hops`.
+    """
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
         self._networks = tuple(networks)
