@@ -13,7 +13,7 @@ STOPPED = 130  # the exit code of what Ctrl-C has ended
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """The options of `fairlead bench` that become its Plan."""
+    """The options of the command `fairlead bench`, from which the Plan of the bench is made."""
 
     model: Annotated[str | None, typer.Option(help="The model to call. Default: the first model of the server.")] = None
     api_key: Annotated[

@@ -107,7 +107,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a bench of so many `seconds`. `slots`: the calls at the server at once while tenants compete."""
+    """The plan of a bench: the server to measure (`spec`), its API key and model, and how many `seconds` to measure in
+    all. `tenants` is the number of tenants that compete; meanwhile, at most `slots` calls are at the server at once.
+    """
 
     spec: BackendSpec
     api_key: str | None

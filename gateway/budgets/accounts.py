@@ -85,7 +85,9 @@ class BudgetUse:
 
 @dataclass(slots=True)
 class BudgetTally:
-    """What one holder of budgets has spent this month in one unit, tokens or picos, by day and writer. Mutable."""
+    """The spending of one holder of budgets this month in one unit, tokens or picos, by day and writer (the process
+    that counted it). Mutable.
+    """
 
     days: dict[str, dict[str, int]] = field(default_factory=dict)  # by writer
     month: str = ""

@@ -40,9 +40,9 @@ class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BudgetSums(msgspec.Struct, frozen=True, array_like=True):
-    """The leader's answer to a BudgetReport: the spending (by writer) and the reservations of all other processes, for
-    the holders that the report covers. `overruns` has one answer to each claim of the report; None grants the claim.
-    Costs are by the prices of version `priced_by`.
+    """The leader's answer to a BudgetReport: the spending and the reservations of all other processes, for the holders
+    that the report covers. The spending is by writer (the process that counted it). `overruns` has one answer to each
+    claim of the report; None grants the claim. Costs are by the prices of version `priced_by`.
     """
 
     priced_by: str
