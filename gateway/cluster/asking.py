@@ -12,8 +12,8 @@ STANDALONE_S: Final = 1.0  # without the store and without a leader: then a memb
 
 
 class Asking:
-    """The timing of one member's calls to the election store: when the next call is due, and whether the store still
-    answers. At most one call waits for its answer. Mutable.
+    """The timing of the calls of one member (a process of the cluster) to the election store: when the next call is
+    due, and whether the store still answers. At most one call waits for its answer. Mutable.
     """
 
     def __init__(self, now: float) -> None:

@@ -17,8 +17,8 @@ HAND_OVER_S: Final = 10.0  # a leader that reached no backend does not stand aga
 
 
 class Campaign:
-    """One member's part in the election of the leader: it collects the calls of the election store that are due, and
-    begins or ends the member's leadership by the answers. Mutable.
+    """The part of one member (a process of the cluster) in the election of the leader. It collects the calls of the
+    election store that are due, and begins or ends the member's leadership by the answers. Mutable.
     """
 
     def __init__(self, candidate: Candidate, lead: OwnLead, follower: Follower) -> None:

@@ -49,8 +49,8 @@ class Mark(NamedTuple):
 
 
 class NewestCheckpoint:
-    """The newest checkpoint that this member has: the state from which a new leader continues, such as counters and
-    charges. It comes from the leader, in parts, or from the store. Mutable.
+    """The newest checkpoint that one member (a process of the cluster) has: the state from which a new leader
+    continues, such as counters and charges. It comes from the leader, in parts, or from the store. Mutable.
     """
 
     def __init__(self) -> None:

@@ -21,8 +21,9 @@ from gateway.cluster.witness_lists import WitnessLists
 
 
 class Candidate:
-    """The rules by which one member tries to become the leader: which call of the election store to make and when, and
-    what the answer means for this member. It does no I/O: its caller makes the calls. Mutable.
+    """The rules by which one member (a process of the cluster) tries to become the leader: which call of the election
+    store to make and when, and what the answer means for this member. It does no I/O: its caller makes the calls.
+    Mutable.
     """
 
     def __init__(self, member: str, address: str = "", *, now: float) -> None:

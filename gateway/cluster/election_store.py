@@ -16,8 +16,9 @@ ABANDONED_S: Final = WITHOUT_STORE_S * 1.05  # since its last renewal: then memb
 
 
 class Witnesses(NamedTuple):
-    """A list of members, the witnesses. A majority of them may renew the lease of this epoch's leader while the store
-    does not answer. If the list is empty, only the store renews the lease.
+    """The witnesses of one leadership, whose number is `epoch`: a list of members (processes of the cluster). While the
+    store does not answer, a majority of them may renew the leader's lease (the time for which it may decide). If the
+    list is empty, only the store renews the lease.
     """
 
     epoch: int = 0
@@ -40,12 +41,14 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """One call of a member to the election store. Give the answer and this call to `Candidate.answered`. `epoch` is the
-    highest epoch that the member knows; for RENEW and RELEASE, it is the epoch that the member leads (0: none).
-    `number` grows with each call. `sent_at` is in seconds of the member's clock. `free_epoch`: the member helps no
-    leader of this or an earlier epoch any more (0: of none). `has_ended`: the process that leads in `free_epoch` has
-    ended. `witnesses`: with RENEW, the list that the store shall keep; with ACQUIRE, the last known list, in case the
-    store has lost it.
+    """One call of a member (a process of the cluster) to the election store. Give the answer and this call to
+    `Candidate.answered`.
+
+    `epoch` is the highest epoch (number of a leadership) that the member knows; for RENEW and RELEASE, it is the epoch
+    that the member leads (0: none). `number` grows with each call. `sent_at` is in seconds of the member's clock.
+    `free_epoch`: the member is no longer bound to the leader of this or an earlier epoch (0: it may be bound).
+    `has_ended`: the process that leads in `free_epoch` has ended. `witnesses`: with RENEW, the list that the store
+    shall keep; with ACQUIRE, the last known list, in case the store has lost it.
     """
 
     ask: Ask
@@ -61,9 +64,9 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """The election store's answer to a call: the member that holds the key, in which epoch, and the members that are
-    listed. `leader` None: no member holds the key. `counter` is the highest epoch that the store had given before the
-    call.
+    """The election store's answer to a call: the member that holds the leader's key (only this member may lead), in
+    which epoch (number of a leadership), and the members that are listed. `leader` None: no member holds the key.
+    `counter` is the highest epoch that the store had given before the call.
     """
 
     leader: str | None

@@ -17,7 +17,9 @@ from policies.types import BackendLoad, ReplicaShare
 
 
 class OwnLead:
-    """The Leader in a member's process, if the member leads: all members, or itself alone if it is alone. Mutable."""
+    """The leadership of one member (a process of the cluster): its Leader object while it leads, otherwise none. It
+    leads all members, or only itself where it is alone. Mutable.
+    """
 
     def __init__(
         self, follower: Follower, share: OwnShare, make_scheduler: Callable[[str], SharedSchedulerProtocol]

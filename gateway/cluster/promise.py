@@ -72,8 +72,9 @@ class Granting:
 
 
 class Grants:
-    """A leader's record of the members' consent to its lease, which a majority of them can renew without the election
-    store. These members share its order, or did until a moment ago and may return. Mutable.
+    """A leader's record of the members' consent to its lease (the time for which it may decide). A majority of these
+    members can renew the lease without the election store. They are connected to this leader, or were a moment ago and
+    may return. Mutable.
     """
 
     def __init__(self, leader: str) -> None:

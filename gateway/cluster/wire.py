@@ -32,7 +32,7 @@ class LimitsOf(NamedTuple):
 
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
     """The base of all messages between a leader and its followers. In all of them, `number` is the follower's number of
-    a request. The rules that they cite are those of gateway/cluster/__init__.py.
+    a request. Their docstrings cite rules by number; gateway/cluster/__init__.py has the rules.
     """
 
 
@@ -40,8 +40,9 @@ class WireMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type"
 
 
 class Submit(WireMessage, frozen=True, tag="s"):
-    """The follower's message that a request arrived `age_s` seconds ago and asks for admission. If it `is_traced`, its
-    Dispatched says by how much its tenant's counter was lifted, and why the request waited.
+    """The follower's message that a request arrived `age_s` seconds ago and asks for admission. `is_traced`: the
+    leader's answer Dispatched also says by how much the tenant's counter (service received over weight) was lifted, and
+    why the request waited.
     """
 
     number: int
@@ -122,7 +123,8 @@ class Ended(WireMessage, frozen=True, tag="e"):
 class Has(WireMessage, frozen=True, tag="+"):
     """The joining follower's message of a request that has not ended. `age_s` and `dispatched_s` are seconds since its
     arrival and its dispatch. `backend_id` None: it waits. `usage` is its usage so far, also if it was interrupted and
-    waits. For a running request without a token yet, it is the usage that its Dispatched assumed. (Rules 18, 20, 21.)
+    waits. A running request without a token yet has the usage that the leader assumed at its dispatch: its prompt
+    tokens, a part of them cached. (Rules 18, 20, 21 of gateway/cluster.)
     """
 
     number: int

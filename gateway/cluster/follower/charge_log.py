@@ -17,8 +17,9 @@ ENTRIES_MAX: Final = 20_000
 
 
 class ChargeLog:
-    """A numbered log of the usage of one member's ended calls, oldest first. The member sends it to every new leader,
-    so that each call is charged exactly once. An entry is dropped when a checkpoint includes it. Mutable.
+    """A numbered log of the usage of the ended calls of one member (a process of the cluster), oldest first. The member
+    sends it to every new leader, so that each call is charged exactly once. An entry is dropped when a checkpoint
+    includes it. Mutable.
     """
 
     def __init__(self) -> None:

@@ -10,8 +10,9 @@ NO_LIMITS = RateLimits()
 
 
 class Decided:
-    """The queue of the leader's actions (dispatch, reject, preempt) that this member has still to carry out, by pool.
-    It also keeps the limits per minute that the leader sent last, by tenant and key. Mutable.
+    """The queue of the leader's actions (dispatch, reject, preempt) that one member (a process of the cluster) has
+    still to carry out, by pool. It also keeps the limits per minute that the leader sent last, by tenant and key.
+    Mutable.
     """
 
     def __init__(self) -> None:

@@ -40,8 +40,8 @@ RETRY_AFTER_S: Final = 1.0  # of a request that is refused here: by then there i
 
 
 class Follower:
-    """The part of a member that follows a leader: it reports the requests of the member's clients to the leader, and
-    receives the leader's actions. Mutable; it lives as long as the process.
+    """The part of a member (a process of the cluster) that follows a leader: it reports the requests of the member's
+    clients to the leader, and receives the leader's actions. Mutable; it lives as long as the process.
     """
 
     def __init__(

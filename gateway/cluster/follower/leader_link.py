@@ -17,8 +17,9 @@ UNSENT_S_MAX: Final = 1.0
 
 
 class LeaderLink:
-    """The state of one member's connection to its present leader: what to send, which received messages count, and when
-    to close it. It has no socket: its caller carries the bytes. Mutable; it lives as long as the process.
+    """The state of the connection of one member (a process of the cluster) to its present leader: what to send, which
+    received messages count, and when to close it. It has no socket: its caller carries the bytes. Mutable; it lives as
+    long as the process.
     """
 
     def __init__(self, member: str, now: float) -> None:

@@ -16,8 +16,8 @@ from policies.types import Outcome, Timing
 
 
 class LeaderReports:
-    """The sender of one member's reports to its leader about the requests of the member's clients. On each new
-    connection to a leader, it reports all requests again. Mutable.
+    """The sender of the reports of one member (a process of the cluster) to its leader about the requests of the
+    member's clients. On each new connection to a leader, it reports all requests again. Mutable.
     """
 
     def __init__(self, link: LeaderLink, requests: MemberRequests, out_of_reach: OutOfReach) -> None:

@@ -12,8 +12,8 @@ REFUSED_MAX: Final = 100  # at once
 
 
 class Leaderless:
-    """The deadlines of a member's queued requests while no leader decides for it. A request that reaches its deadline
-    is refused: at its queue timeout, or after 5 s without a leader. Mutable.
+    """The deadlines of the queued requests of one member (a process of the cluster) while no leader decides for it. A
+    request that reaches its deadline is refused: at its queue timeout, or after 5 s without a leader. Mutable.
     """
 
     def __init__(self, wait_s_max: float, now: float) -> None:

@@ -11,8 +11,9 @@ from policies.types import NO_USAGE, Dispatch, Outcome, Request, Timing, Usage
 
 @dataclass(slots=True, eq=False)
 class OwnRequest:
-    """A member's record of a request of its clients, until the request ends. `dispatch` is the leader's message that
-    sent the request to a backend; None: the request waits. Times are seconds of this process's clock.
+    """The record that a member (a process of the cluster) has of a request of its clients, until the request ends.
+    `dispatch` is the leader's message that sent the request to a backend; None: the request waits. Times are seconds of
+    this process's clock.
     """
 
     number: int
@@ -94,7 +95,9 @@ class OwnRequest:
 
 
 class MemberRequests:
-    """All requests of a member's clients that have not ended, the oldest first. Mutable."""
+    """The requests of the clients of one member (a process of the cluster) that have not ended, the oldest first.
+    Mutable.
+    """
 
     def __init__(self) -> None:
         self._all: dict[int, OwnRequest] = {}  # by number

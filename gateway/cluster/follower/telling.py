@@ -21,8 +21,9 @@ SLICE_BLOCKS_MAX: Final = 10_000
 
 
 class Telling:
-    """The part of a member's full report that is still to be sent. After a member has joined a leader, it reports its
-    ended, running and waiting requests in slices of at most SLICE_MAX requests. Mutable.
+    """The part of a member's full report of its requests that is still to be sent. After a member (a process of the
+    cluster) has joined a leader, it reports its ended, running and waiting requests in slices of at most SLICE_MAX
+    requests. Mutable.
     """
 
     def __init__(self, log: Iterable[tuple[str, Ended | Spend]], requests: Iterable[OwnRequest]) -> None:

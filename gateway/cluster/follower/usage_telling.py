@@ -16,9 +16,9 @@ STEP_S: Final = 0.02
 
 
 class UsageTelling:
-    """The reporter of the usage of one member's running requests to its leader. A request's usage is reported when a
-    decision can depend on it, and else every PROGRESS_S. The sum of unreported tokens at each backend is reported every
-    UNTOLD_S. Mutable.
+    """The reporter of the usage of running requests from one member (a process of the cluster) to its leader. A
+    request's usage is reported when a decision can depend on it, and else every PROGRESS_S. The sum of unreported
+    tokens at each backend is reported every UNTOLD_S. Mutable.
     """
 
     def __init__(self, link: LeaderLink, requests: MemberRequests, reports: LeaderReports) -> None:

@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """The queue of facts that the leader has received and not yet processed. Each source has its own FIFO, and the
-    sources take fair turns. Mutable.
+    """The queue of facts (what happened to a request, a backend or a tenant) that the leader has received and not yet
+    processed. Each source, such as a member, has its own FIFO, and the sources take fair turns. Mutable.
     """
 
     def __init__(self) -> None:

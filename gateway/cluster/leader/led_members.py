@@ -17,7 +17,9 @@ UNSENT_S_MAX: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class LedMember:
-    """The leader's record of one member that is connected to it, or was connected a moment ago and may return."""
+    """The leader's record of one member (a process of the cluster) that is connected to it, or was connected a moment
+    ago and may return.
+    """
 
     sender: Sender
     heard_at: float

@@ -22,8 +22,8 @@ _ID, _ARRIVED_AT, _SENDER = map(_NAMES.index, ("id", "arrived_at", "sender"))
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """A pool's record of one member, at the leader: the backends that the member cannot reach, and how much of its
-    reports has been processed.
+    """A pool's record of one member (a process of the cluster), at the leader: the backends that the member cannot
+    reach, and how much of its reports has been processed.
     """
 
     member: str
@@ -60,8 +60,8 @@ class Sender:
 
 @dataclass(slots=True, eq=False)
 class OrderedRequest:
-    """The leader's record of a request that has not ended: its member (`sender`), its state (`life`), and its backend
-    (None: it waits).
+    """The leader's record of a request that has not ended: the member (process of the cluster) that reported it
+    (`sender`), its state (`life`), and its backend (None: it waits).
     """
 
     sender: Sender

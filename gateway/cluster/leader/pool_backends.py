@@ -9,8 +9,8 @@ from policies.types import BackendLoad, Request
 
 
 class PoolBackends:
-    """The leader's view of one pool's backends. It adds to each measured load the KV tokens that requests of members
-    hold at the backend and that are not reported yet. Mutable.
+    """The leader's view of one pool's backends. To each measured load of a backend, it adds the KV tokens that requests
+    there hold and that the members (the processes that sent these requests) have not reported yet. Mutable.
     """
 
     def __init__(self, journal: PoolJournal) -> None:
