@@ -19,16 +19,16 @@ def _address(value: str) -> str:
 
 
 class ClusterTls(ServerTls):
-    """The TLS files for connections between gateways that share an order. Each side shows the certificate in
-    `cert_file`. It trusts a peer's certificate if a CA in `ca_file` has signed it, and it has one of the names in
-    `cert_file`.
+    """The TLS files for connections between the gateways of a cluster. Each side shows the certificate in `cert_file`.
+    It trusts a peer's certificate if a CA in `ca_file` has signed it, and it has one of the names in `cert_file`.
     """
 
     ca_file: Path
 
 
 class ClusterSection(Section):
-    """The settings of the order that several gateways share. `enabled` None: they share one if state.redis is set.
+    """The settings of a cluster: gateways that put all their requests into one fair order. `enabled` None: they are a
+    cluster if state.redis is set.
 
     `host` None: the local address by which Redis is reached; `port` 0: any free one; `advertise`, the address for other
     gateways, None: host and port as bound. `name` None: the host's name and a random part. `secret_file` has one secret

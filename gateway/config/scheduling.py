@@ -96,7 +96,7 @@ class MixtureOfExpertsSettings(PolicySettings):
 
 
 class NoisyOracleSettings(PolicySettings):
-    """The parameters of the prediction `noisy-oracle` of simulations: the most relative error of the true length."""
+    """The parameters of the prediction `noisy-oracle` of simulations: the greatest relative error of a prediction."""
 
     error_ratio: Annotated[float, Field(ge=0, le=1), BeforeValidator(not_bool)] = ERROR_RATIO
 

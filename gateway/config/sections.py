@@ -80,7 +80,9 @@ class Listen(Section):
 
 
 class StepTimeSection(Section):
-    """The coefficients of a step time model, by an engine step's tokens and requests. Not all can be zero."""
+    """The coefficients of a step time model, which predicts the time of an engine step from the tokens and requests in
+    the step. Not all can be zero.
+    """
 
     base_ms: Annotated[float, Field(ge=0, le=MILLISECONDS_MAX, description="of each step"), BeforeValidator(not_bool)]
     token_us: Annotated[Coefficient, Field(description="per token that is computed")]
@@ -389,7 +391,8 @@ class QueueSection(Section):
 
 class LimitsSection(Section):
     """The limits on requests and responses. `memory_bytes_max` None: the limit of the process's control group.
-    `resends_max`: how often a call is sent again after a backend broke the connection before its first byte.
+    `resends_max`: how often a call is sent again after a backend broke the connection before the first byte of its
+    response.
     """
 
     body_bytes_max: Bytes = ByteSize(16 << 20)
