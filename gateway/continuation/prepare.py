@@ -20,7 +20,9 @@ NOT_NOW: Final = frozenset({404, 408, 429})  # what a router in front, or an eng
 
 
 class QuestionFailed(UpstreamError):  # noqa: N818 - a state, not an error
-    """An error: a backend did not answer a question, such as /detokenize. `is_fault`: it is at fault."""
+    """An error: a backend did not answer a question that the gateway asks before it continues a stream, such as
+    /detokenize. `is_fault`: the backend is at fault; otherwise it is only busy.
+    """
 
     def __init__(self, message: str, *, is_fault: bool) -> None:
         super().__init__(message)

@@ -38,10 +38,10 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 class Seam(NamedTuple):
     """The place in an answer where the text of the next backend joins the text of the first one.
 
-    `before` is the end of the first backend's text, as long as was asked. The first `skip` characters of the next
-    backend's text are dropped, because the first backend had decoded them. The seam may be inside a character: this is
-    then the last of the first `cut_chars` characters of the next text, and the first backend had generated `cut_tokens`
-    of the character's tokens.
+    `before` is the end of the first backend's text, as long as the caller of `find_seam` asked. The first `skip`
+    characters of the next backend's text are dropped, because the first backend had decoded them. If the seam is inside
+    a character, this character is the last of the first `cut_chars` characters of the next text. Then the first backend
+    had generated `cut_tokens` of the tokens of this character.
     """
 
     before: str = ""
@@ -51,8 +51,8 @@ class Seam(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """The token ids of a prompt and of its output so far. Questions about them go to `model`; `shared` has the fields
-    of the call that every question needs.
+    """The token ids of a prompt and of its output so far, about which the gateway asks the next backend. The questions
+    name the model `model`; `shared` has the fields of the call that a question for a completion repeats.
     """
 
     model: str

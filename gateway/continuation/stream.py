@@ -24,8 +24,8 @@ TOKEN_BYTES_MAX: Final = 8 << 20
 class ContinuationSettings(NamedTuple):
     """The settings for continuing streams at another backend. `silence_s`: seconds without data after which a backend
     has failed, once it has sent a token. `wait_s_max`: seconds for which a stream is offered to backends that answer
-    with errors; so long, too, a call that may make engines fail waits to run apart from others. `held`: the memory of
-    the token ids of all streams.
+    with errors. A call that may make engines fail also waits at most so long until it can run apart from others.
+    `held`: the memory of the token ids of all streams.
     """
 
     enabled: bool

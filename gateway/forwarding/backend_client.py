@@ -24,7 +24,7 @@ IDLE_CONNECTIONS_MAX: Final = 1024
 @dataclass(frozen=True, slots=True)
 class BackendClient:
     """The HTTP client of one backend: its connections (`upstream`), its credentials (header fields), and values learnt
-    from earlier answers, such as the decode pace.
+    from earlier answers: the form of its streams (`memo`) and its speed of decoding (`pace`).
     """
 
     upstream: Upstream

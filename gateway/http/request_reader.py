@@ -57,9 +57,10 @@ _METHODS: Final = {each.value.encode(): each.value for each in HTTPMethod}
 
 
 class RequestReader:
-    """The requests that a client sends on one connection, in their order. `waiting`: those that came and are not yet
-    answered; the last may be the response to what was no request. `receiving`: the request whose body is expected.
-    `rest`: what was read, and is parsed when fewer requests wait. Once `is_over`, nothing more is parsed.
+    """The reader of the requests that a client sends on one connection, in their order. `waiting`: the requests that
+    are not yet answered; if the client sent something that is no request, the last entry is the response to that.
+    `receiving`: the request whose body is expected. `rest`: received bytes that are parsed later, when fewer requests
+    wait. Once `is_over`, nothing more is parsed.
     """
 
     __slots__ = (

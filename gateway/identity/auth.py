@@ -125,7 +125,9 @@ def given_token(headers: Mapping[str, str]) -> str | None:
 
 
 class TrustedProxies:
-    """The reader of the header with which a proxy names the tenant. It trusts only proxies in these networks."""
+    """The reader of the header with which a proxy names the tenant. It trusts only proxies in the networks of the
+    setting `trusted_proxies`.
+    """
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
         self._networks = tuple(networks)
