@@ -18,7 +18,7 @@ from gateway.api.endpoints import CHAT, LIVEZ
 from gateway.api.errors import ProblemError
 from gateway.http import connection as connection_module
 from gateway.http import server as server_module
-from gateway.http.connection import WAITING_BYTES_MAX
+from gateway.http.connection import WAITING_BYTES_MAX, ClientConnection
 from gateway.http.cors import Cors
 from gateway.http.request import UNREAD_BYTES_MAX
 from gateway.http.request_ids import RequestIds
@@ -28,6 +28,7 @@ from gateway.http.request_reader import (
     LINE_BYTES_MAX,
     PARSED_BYTES_MAX,
     PIPELINED_MAX,
+    RequestReader,
 )
 from gateway.http.response import PIECE_BYTES, Response
 from gateway.http.server import GatewayServer
@@ -546,6 +547,22 @@ async def test_nothing_behind_the_last_request_is_parsed(last):
     connection.data_received(PROBE)
     assert connection._waiting == []
     connection.connection_lost(None)
+
+
+async def test_a_lost_connection_is_freed_without_a_collection():
+    house = House()
+    gc.collect()
+    gc.disable()
+    try:
+        connection, _ = house.connect()
+        connection.data_received(PROBE)
+        await turns()
+        connection.connection_lost(None)
+        del connection
+        await turns()
+        assert not any(isinstance(each, ClientConnection | RequestReader) for each in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 async def test_a_long_body_counts_as_no_head():
