@@ -30,7 +30,7 @@ class AuditLog:
         await self.commit([Change(kind, name[:NAME_CHARS_MAX], None)], actor=actor)
 
     async def entries(
-        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None
     ) -> tuple[AuditEntry, ...]:
         """Audit entries, newest first, with a revision below `before`."""
-        return await self._store.audit(before=before, limit=limit, kind=kind, name=name)
+        return await self._store.audit(before=before, limit=limit, kind=kind)

@@ -87,7 +87,7 @@ class LeaderStore:
         _only_leader()
 
     async def audit(
-        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None
     ) -> tuple[AuditEntry, ...]:
         _only_leader()
 

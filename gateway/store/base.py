@@ -242,7 +242,7 @@ class Store(Protocol):
         ...
 
     async def audit(
-        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None
     ) -> tuple[AuditEntry, ...]:
         """The audit entries with a revision below `before`, newest first."""
         ...

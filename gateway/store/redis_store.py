@@ -168,14 +168,14 @@ class RedisStore:
             await self._merge(args)
 
     async def audit(
-        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None
     ) -> tuple[AuditEntry, ...]:
         wanted, found = min(limit, AUDIT_PAGE_MAX), list[AuditEntry]()
         highest = "+inf" if before is None else f"({before}"
         while len(found) < wanted:
             page = await self._server.ask("ZREVRANGEBYSCORE", "audit", highest, "-inf", "LIMIT", 0, AUDIT_PAGE_MAX)
             entries = [_entry(text) for text in page]
-            found += [e for e in entries if kind in (None, e.kind) and name in (None, e.name)]
+            found += [e for e in entries if kind in (None, e.kind)]
             if len(page) < AUDIT_PAGE_MAX:
                 break
             highest = f"({entries[-1].revision}"

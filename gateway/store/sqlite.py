@@ -61,10 +61,9 @@ class SqliteStore(StateFile):
             await self.run(partial(_merge, documents, audit))
 
     async def audit(
-        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None
     ) -> tuple[AuditEntry, ...]:
-        given = {"revision < ?": before, "kind = ?": kind, "name = ?": name}
-        where, values = _where(given)
+        where, values = _where({"revision < ?": before, "kind = ?": kind})
         rows = await self.run(
             lambda database: database.execute(
                 f"{READ_AUDIT} {where} ORDER BY revision DESC LIMIT ?", (*values, min(limit, AUDIT_PAGE_MAX))
