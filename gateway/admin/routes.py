@@ -7,12 +7,14 @@ split at its slashes before it is decoded: a tenant may be named a/b (as a%2Fb).
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote, unquote
 
 import msgspec
 from aiohttp import hdrs, web
 from pydantic import BaseModel, ConfigDict, JsonValue, RootModel
+
+from gateway.config.jwt import Role as RoleName
 
 ROOT = "/admin/v1"
 MERGE_PATCH = "application/merge-patch+json"  # RFC 7396
@@ -35,7 +37,7 @@ class Role(IntEnum):
     ADMIN = 3
 
 
-ROLES: Mapping[str, Role] = {role.name.lower().replace("_", "-"): role for role in Role}
+ROLES: Mapping[RoleName, Role] = {name: Role[name.upper().replace("-", "_")] for name in get_args(RoleName)}
 
 
 @dataclass(frozen=True, slots=True)

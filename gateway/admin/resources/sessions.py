@@ -10,17 +10,12 @@ from gateway.admin.access.one_time_links import OneTimeLinks
 from gateway.admin.access.sign_in import SignIn
 from gateway.admin.models.resources import Fields
 from gateway.admin.resources.keys import label_of
-from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Role, Route
 from gateway.config.jwt import Role as RoleName
 from gateway.config.key_file import FIRST_KEY_CHARS_MAX
 from gateway.registry.registry import Registry
 
-ROLE_NAMES: dict[Role, RoleName] = {
-    Role.GROUP_ADMIN: "group-admin",
-    Role.VIEWER: "viewer",
-    Role.OPERATOR: "operator",
-    Role.ADMIN: "admin",
-}
+ROLE_NAMES: dict[Role, RoleName] = {role: name for name, role in ROLES.items()}
 
 
 class OneTimeToken(Fields):
