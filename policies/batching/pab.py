@@ -8,12 +8,12 @@ is valid only for an engine that really delays decodes (fair.py), and for one pa
     budget = (TTFT - a N - sum of n_r (b + c l_r) over decodes due in the window) / (b + c) - owed
     N = 1 + (TTFT - least slack) / TPOT,  n_r = 1 + (TTFT - slack_r) / TPOT
 
-"linear" leaves out the 1, "ceil" rounds the quotient up: decodes need whole tokens, and steps are whole.
+Quotients are rounded up: decodes need whole tokens, and steps are whole.
 Decodes without a deadline run in every step (fair.py): their cost is added to a. A late decode counts as one that is
 due now and makes steps no shorter than its TPOT: missed tokens are not made up for.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -29,40 +29,24 @@ class DueDecode(NamedTuple):
     context_tokens: float
 
 
-def _linear(steps: float) -> float:
-    return steps
-
-
-def _ceil(steps: float) -> float:
-    return 1 + ceil(steps - ROUNDING)
-
-
 ROUNDING = 1e-9  # 0.4 / 0.05 are 8 steps, although the quotient is 8.000000000000002
-MODES: dict[str, Callable[[float], float]] = {"linear": _linear, "ceil": _ceil}
 
 
 def prefill_admission_budget(
-    model: StepTimeModel,
-    decodes: Iterable[DueDecode],
-    *,
-    owed_tokens: float,
-    ttft_s: float,
-    tpot_s: float,
-    mode: str = "ceil",
+    model: StepTimeModel, decodes: Iterable[DueDecode], *, owed_tokens: float, ttft_s: float, tpot_s: float
 ) -> float:
     """Return the budget in prompt tokens; negative where more is owed than can be computed in time. Targets are above
     zero.
     """
-    steps_of = MODES[mode]
     step_s, needed_s, slack_min_s = model.base_s, 0.0, ttft_s
     for decode in decodes:
         if decode.slack_s == inf:
             step_s += _decode_s(model, decode.context_tokens)
         elif decode.slack_s < ttft_s:
             slack_s = max(decode.slack_s, 0.0)
-            needed_s += steps_of((ttft_s - slack_s) / tpot_s) * _decode_s(model, decode.context_tokens)
+            needed_s += _steps((ttft_s - slack_s) / tpot_s) * _decode_s(model, decode.context_tokens)
             slack_min_s = min(slack_min_s, slack_s)
-    steps = steps_of((ttft_s - slack_min_s) / tpot_s) if slack_min_s < ttft_s else 1.0
+    steps = _steps((ttft_s - slack_min_s) / tpot_s) if slack_min_s < ttft_s else 1.0
     left_s = ttft_s - step_s * steps - needed_s
     return tokens_in(model, left_s) - owed_tokens
 
@@ -73,6 +57,10 @@ def tokens_in(model: StepTimeModel, time_s: float) -> float:
 
 
 TOKEN_S_MIN = 1e-9  # for a model in which tokens cost nothing
+
+
+def _steps(quotient: float) -> int:
+    return 1 + ceil(quotient - ROUNDING)
 
 
 def _decode_s(model: StepTimeModel, context_tokens: float) -> float:

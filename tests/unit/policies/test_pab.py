@@ -15,10 +15,9 @@ TARGETS = {"ttft_s": 0.5, "tpot_s": 0.05}
 DECODES = [DueDecode(0.10, 1000), DueDecode(0.30, 2000), DueDecode(0.60, 4000)]
 
 
-@pytest.mark.parametrize(("mode", "tokens"), [("linear", 759.07), ("ceil", 718.80)])
-def test_the_worked_example(mode, tokens):
-    budget = prefill_admission_budget(MODEL, DECODES, owed_tokens=600, mode=mode, **TARGETS)
-    assert budget == pytest.approx(tokens, abs=0.005)
+def test_the_worked_example():
+    budget = prefill_admission_budget(MODEL, DECODES, owed_tokens=600, **TARGETS)
+    assert budget == pytest.approx(718.80, abs=0.005)
 
 
 def test_without_decodes_one_step_is_paid_for():
@@ -41,13 +40,11 @@ decodes = st.lists(st.builds(DueDecode, st.floats(-1, 1), st.integers(0, 10_000)
 
 
 @given(decodes=decodes, more=st.builds(DueDecode, st.floats(-1, 1), st.integers(0, 10_000)))
-def test_ceil_promises_no_more_than_linear_and_a_decode_more_never_adds(decodes, more):
-    def budget(running, mode):
-        return prefill_admission_budget(MODEL, running, owed_tokens=0, mode=mode, **TARGETS)
+def test_a_decode_more_never_adds(decodes, more):
+    def budget(running):
+        return prefill_admission_budget(MODEL, running, owed_tokens=0, **TARGETS)
 
-    assert budget(decodes, "ceil") <= budget(decodes, "linear") + 1e-6 or not decodes
-    for mode in ("ceil", "linear"):
-        assert budget([*decodes, more], mode) <= budget(decodes, mode) + MODEL.base_s / 0.0003
+    assert budget([*decodes, more]) <= budget(decodes) + MODEL.base_s / 0.0003
 
 
 def test_a_decode_that_is_due_at_no_time_runs_in_every_step():
