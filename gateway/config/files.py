@@ -1,8 +1,12 @@
-"""File paths in a configuration: a relative path is relative to the folder of the configuration file.
+"""Files of a gateway. In a configuration, a relative path is relative to the folder of the configuration file.
 
 The rule holds for every section and every command: a gateway finds the same secret whatever folder it is started from.
 """
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +22,26 @@ def folder_of(config_file: Path | None) -> Path:
     path.
     """
     return Path() if config_file is None else config_file.absolute().parent
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A new file beside `path`, readable by its owner only, which replaces it once the block has written all of it. If
+    the block fails, the new file is removed.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(descriptor)
+    try:
+        yield Path(name)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def resolve_files(section: M, folder: Path) -> M:

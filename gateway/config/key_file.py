@@ -13,11 +13,12 @@ import json
 import os
 import secrets
 import string
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+
+from gateway.config.files import written_whole
 
 KEY_PREFIX = "fl-"
 SECRET_BYTES = 32
@@ -158,23 +159,7 @@ def _lines(records: list[KeyRecord]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    # mkstemp creates the file with mode 0600.
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with written_whole(path) as new, new.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

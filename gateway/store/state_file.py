@@ -12,12 +12,12 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from gateway.config.files import written_whole
 from gateway.store.base import StateFileError, StoreUnavailable
 
 T = TypeVar("T")
@@ -177,21 +177,9 @@ def _is_new(path: Path) -> bool:
 
 
 def _make(path: Path) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(descriptor)
-    try:
-        with contextlib.closing(_connected(name)) as connection:
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            _migrate(connection)
-        Path(name).rename(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with written_whole(path) as new, contextlib.closing(_connected(str(new))) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        _migrate(connection)
 
 
 def _check(connection: sqlite3.Connection, path: Path, *, is_tool: bool) -> None:
