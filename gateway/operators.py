@@ -1,7 +1,6 @@
 """Operators: connects the views and tools of operators with the parts of an assembled gateway."""
 
 import time
-from collections.abc import Mapping
 from functools import partial
 from importlib import metadata
 
@@ -13,15 +12,8 @@ from gateway.live.ended import EndedEverywhere
 from gateway.live.schema import LivePageGateway
 from gateway.order import Order
 from gateway.parts import GatewayParts, OperatorParts
-from gateway.scheduling.dispatcher import Dispatcher
-from gateway.scheduling.pools import Pools
 from gateway.steering.demo import Demo, DemoTarget
 from gateway.steering.trials import Trials
-
-
-def led_dispatchers(order: Order, pools: Pools) -> Mapping[str, Dispatcher]:
-    """The Dispatchers whose Schedulers run in this process, by pool; empty unless this process leads."""
-    return pools.dispatchers if order.others.is_leading else {}
 
 
 class OperatorSources:
@@ -45,7 +37,7 @@ class OperatorSources:
         )
         demo = Demo(management.registry, trials, self._demo_target)
         operators.live.connect(
-            partial(led_dispatchers, self._order, parts.pools),
+            lambda: parts.pools.dispatchers if self._order.others.is_leading else {},  # that run in this process
             parts.metrics.schedulers.look,
             partial(self._live_sources, demo),
         )

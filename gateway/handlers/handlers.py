@@ -106,7 +106,7 @@ class RequestHandlers:
         self.active = self._generation.active
         self._background = Background(request_admission, self._generation, clients.by_id, self._names, telemetry.ended)
         xargs_allowed = config.limits.xargs_allowed
-        self._utilities = Utilities(context, self._request_parser, pools, self._responses, xargs_allowed=xargs_allowed)
+        self._utilities = Utilities(context, self._request_parser, pools, self._responses, xargs_allowed)
         self._probes = Probes(pools, is_ready)
         cors = Cors(config.listen.allowed_origins)
         hops = TrustedHops(listen.trusted_hops)

@@ -43,8 +43,7 @@ class Utilities:
         request_parser: RequestParser,
         pools: Pools,
         responses: StoredResponses,
-        *,
-        xargs_allowed: frozenset[str] | None = None,
+        xargs_allowed: frozenset[str] | None,
     ) -> None:
         self._request_parser = request_parser
         self._pools = pools

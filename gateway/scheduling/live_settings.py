@@ -58,7 +58,7 @@ class LiveSettings:
         for dispatcher in self._dispatchers.values():
             dispatcher.told(TenantsChanged(dispatcher.now(), tiers_removed=tuple(tier_ids)))
 
-    def groups_changed(self, groups: Sequence[Group], removed: Collection[str] = ()) -> None:
+    def groups_changed(self, groups: Sequence[Group], removed: Collection[str]) -> None:
         """Add groups, apply their changed settings, or remove them, in all present and later pools."""
         self._groups |= {group.id: group for group in groups}
         self._groups = {group_id: group for group_id, group in self._groups.items() if group_id not in removed}

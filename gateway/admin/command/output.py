@@ -32,7 +32,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def form_of(output: OutputForm | None, *, as_json: bool = False) -> OutputForm | None:
+def form_of(output: OutputForm | None, *, as_json: bool) -> OutputForm | None:
     """The form to print in; None: a table that fits the terminal."""
     if as_json or (output is None and not is_terminal()):
         return OutputForm.JSON
