@@ -13,7 +13,9 @@ HELLO_BYTES_MAX: Final = 1024
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """The first message of each side of a connection: its protocol's version, its name, and whether it `leads`."""
+    """The first message that each process sends on a connection to another one: the version of its protocol, its name,
+    and whether it `leads`.
+    """
 
     version: int
     member: str
