@@ -47,8 +47,7 @@ from gateway.observability.trace_log import make_trace_log
 from gateway.operators import OperatorSources
 from gateway.order import Order, OwnOrder
 from gateway.parts import GatewayParts, OperatorParts
-from gateway.ports.descriptors import Descriptors
-from gateway.ports.listener import Listener
+from gateway.ports.listener import Descriptors, Listener
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.pools import Pools
 from gateway.steering.steering import Steering

@@ -7,7 +7,7 @@ waiting connections.
 
 Without a free file descriptor, uvloop (libuv) accepts a connection and closes it at once, and other loops try again in
 every turn. This listener instead stops accepting while descriptors are short; `pause` serves other reasons. Connections
-then wait in the kernel.
+then wait in the kernel. Clients see only that connections take long, so the gateway logs it (Descriptors).
 
 At a port where clients authenticate by TLS, any machine that can reach the port can begin a handshake, so only a few
 handshakes are in progress at once.
@@ -15,6 +15,7 @@ handshakes are in progress at once.
 
 import asyncio
 import errno
+import logging
 import os
 import resource
 import socket
@@ -22,9 +23,11 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.config.sections import ServerTls
+from gateway.store.periodic import Periodic
 
 if TYPE_CHECKING:  # loaded only where a port has a certificate
     from gateway.ports.certificate import Certificate
@@ -39,6 +42,10 @@ HANDSHAKES_MAX: Final = ACCEPTS_MAX  # under way at once: a turn never ends one 
 HANDSHAKE_S_MAX: Final = 5.0
 OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORT_OF_DESCRIPTORS: Final = "descriptors"
+LOOK_S: Final = 1.0
+SAID_AGAIN_S: Final = 60.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +230,24 @@ def are_descriptors_short(ratio: float = DESCRIPTORS_RATIO_MAX) -> bool:
         return error.errno in OUT_OF_DESCRIPTORS
     os.close(lowest_free)
     return lowest_free >= descriptors_max(ratio)
+
+
+class Descriptors:
+    """A watch on this process's file descriptors, which logs an error, once a minute, if too few are free. Mutable."""
+
+    def __init__(self) -> None:
+        self.looks = Periodic(self._look, LOOK_S, "look at file descriptors")
+        """Checks once a second."""
+        self._said_at = -inf
+
+    async def _look(self) -> None:
+        self.look(asyncio.get_running_loop().time())
+
+    def look(self, now: float) -> None:
+        """Check now; `now` is in seconds."""
+        if are_descriptors_short() and now - self._said_at >= SAID_AGAIN_S:
+            self._said_at = now
+            log.error("file descriptors are short: no connection is accepted until some are free; raise ulimit -n")
 
 
 def _make_certificate(files: ServerTls) -> "Certificate":

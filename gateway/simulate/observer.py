@@ -16,8 +16,8 @@ from types import MappingProxyType
 from backends.engine.engine import Engine
 from gateway.observability.metrics.service_gap import jain_index
 from gateway.simulate.exposure import RunExposure
-from gateway.simulate.report.findings import SessionFindings
 from gateway.simulate.report.series import Timeline
+from gateway.simulate.session_findings import SessionFindings
 from gateway.simulate.session_times import SessionTimes
 from policies.facts import Cancelled, Fact, LoadChanged, Measured, Returned, TenantsChanged
 from policies.scheduler_protocol import ViewedSchedulerProtocol

@@ -6,8 +6,8 @@ session goes on is not known before the run ends, so sessions are remembered; of
 
 from typing import Final
 
-from gateway.simulate.report.findings import SessionFindings
 from gateway.simulate.report.series import LatencyHistogram
+from gateway.simulate.session_findings import SessionFindings
 from policies.types import Request, SessionState, SessionsView
 
 REMEMBERED_MAX: Final = 100_000

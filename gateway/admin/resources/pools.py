@@ -1,16 +1,23 @@
-"""Pool routes: read and change the policies of a pool while its requests wait and run."""
+"""Pool routes: read and change the policies of a pool while its requests wait and run.
+
+There is one model per policy with its parameters, generated from the tables of the configuration, so that the OpenAPI
+document lists the parameters of each.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, create_model
 
 from gateway.admin.models import resources as models
-from gateway.admin.models.policies import LIVE_KINDS, PoolFields
 from gateway.admin.problems import AdminProblem, field_problem, read_checked
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources.collection import CONFLICTS, PlannedEdit, etag_of, registry_answers
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.config.scheduling import POLICY
+from gateway.config.scheduling import NAMES, PARAMETERS, POLICY, PolicySettings
 from gateway.config.value_types import POOL_CHARS_MAX
 from gateway.registry.changes import ANY_THERE, NOT_THERE, Edit
 from gateway.registry.merge_patch import merged
@@ -20,6 +27,33 @@ from gateway.scheduling.pools import Pools as LivePools
 KIND = "pools"
 SCHEMAS = {"id": {"type": "string", "minLength": 1, "maxLength": POOL_CHARS_MAX}}
 UNTOUCHED = "0"  # the version of a pool without an entry
+LIVE_KINDS = ("fairness", "prediction", "placement")  # what a running pool can change
+
+
+def _fields(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Types made at run time, which a type checker sees as plain values."""
+    return definitions
+
+
+def _choice(kind: str) -> Any:
+    made = [
+        create_model(
+            "".join(part.capitalize() for part in f"{kind}-{name}".split("-")),
+            __base__=PARAMETERS[kind].get(name, PolicySettings),
+            __doc__=f"The policy {name}.",
+            **_fields({POLICY: (Literal[name], ...)}),
+        )
+        for name in NAMES[kind]
+    ]
+    return Annotated[reduce(or_, made), Field(discriminator=POLICY)]
+
+
+PoolFields: type[BaseModel] = create_model(
+    "PoolFields",
+    __base__=models.Fields,
+    __doc__="Which policy decides what; null or not there: as the configuration says for all pools.",
+    **_fields({kind: (_choice(kind) | None, None) for kind in LIVE_KINDS}),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

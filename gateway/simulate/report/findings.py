@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.simulate.session_findings import SessionFindings
+
 NO_GROUP: Final = "(no group)"
 Points = tuple[tuple[float, float], ...]
 
@@ -35,31 +37,6 @@ class GroupFindings:
     asked_service: float
     service: float
     share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionFindings:
-    """The results of all agents' sessions in a simulated run. A turn's wait is from its arrival to its dispatch; a
-    session lasts from its first arrival to its last end. `held_turns` waited until a KV pool had room for their
-    contexts, `held_mean_s` seconds on average. `pauses` counts how often a session lost its room; `yields` counts those
-    of them where it had used its quantum. `held_max` and `paused_max` are the most sessions that were held, and paused,
-    at once. `etas` has, for each engine, the part of its KV pool that sessions could have at the end.
-    """
-
-    sessions: int
-    turns: int
-    turn_wait_p50_s: float | None
-    turn_wait_p99_s: float | None
-    turn_wait_max_s: float
-    session_p50_s: float | None
-    session_p90_s: float | None
-    held_turns: int
-    held_mean_s: float | None
-    held_max: int
-    paused_max: int
-    pauses: int
-    yields: int
-    etas: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

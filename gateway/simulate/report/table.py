@@ -11,10 +11,10 @@ from gateway.simulate.report.findings import (
     Figures,
     Findings,
     GroupFindings,
-    SessionFindings,
     Setting,
     TenantFindings,
 )
+from gateway.simulate.session_findings import SessionFindings
 
 NOTHING = "-"
 

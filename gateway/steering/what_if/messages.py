@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from gateway.simulate.report.findings import SessionFindings
+from gateway.simulate.session_findings import SessionFindings
 
 
 class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):

@@ -8,7 +8,6 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from gateway.admin.models.backends import BackendFields, NewBackend
-from gateway.admin.models.policies import PoolFields
 from gateway.admin.models.resources import (
     AppliedFile,
     AuditPage,
@@ -23,6 +22,7 @@ from gateway.admin.models.resources import (
 )  # fmt: skip
 from gateway.admin.models.what_ifs import WhatIfAsked
 from gateway.admin.problems import AdminProblem, invalid_problem, read_checked
+from gateway.admin.resources.pools import PoolFields
 from gateway.admin.resources.requests import RequestPage
 from gateway.admin.routes import Query
 from gateway.config import ConfigError, load_config

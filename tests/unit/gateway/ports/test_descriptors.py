@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ports.descriptors import SAID_AGAIN_S, Descriptors
+from gateway.ports.listener import SAID_AGAIN_S, Descriptors
 
 
 @pytest.fixture
