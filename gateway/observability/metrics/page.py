@@ -21,7 +21,7 @@ from gateway.observability.metrics.call_counts import CallMeter
 from gateway.observability.metrics.instruments import FAMILIES, Family, Histograms, Values
 from gateway.observability.metrics.scheduler_metrics import LookWatch, SchedulerMetrics
 from gateway.scheduling.dispatcher import Dispatcher
-from gateway.tasks import cancel
+from gateway.tasks import Tasks
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -65,15 +65,15 @@ class Metrics:
         self._lost = lost
         self._lag = LoopLag(self._histograms.loop_lag.of())
         self._writing = asyncio.Lock()
-        self._looking: asyncio.Task[None] | None = None
+        self._looking = Tasks()
 
     def start(self) -> None:
         self._lag.start()
-        self._looking = asyncio.create_task(self.schedulers.run())
+        self._looking.start(self.schedulers.run())
 
     async def stop(self) -> None:
         self._lag.stop()
-        await cancel(self._looking)
+        await self._looking.cancel()
 
     async def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, as of now."""
