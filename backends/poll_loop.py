@@ -61,12 +61,9 @@ class PollLoop:
         self._poller.start()
         self._is_running = True
         first = [self._watch(backend) for backend in self._backends.values()]
-        if first:
-            waits = [asyncio.ensure_future(event.wait()) for event in first]
-            _, late = await asyncio.wait(waits, timeout=self._times.start_s)
-            for wait in late:
-                wait.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._times.start_s):
+                await asyncio.gather(*(answered.wait() for answered in first))
 
     async def stop(self) -> None:
         """Stop polling, and close all connections of the polls. Polling may be started again."""

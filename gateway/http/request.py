@@ -1,6 +1,6 @@
 """HttpRequest: a call as its handler sees it: the interface between the server and its handlers.
 
-The server (connection.py) makes an HttpRequest from bytes. A handler reads the head, then the body, and returns a
+The server (request_reader.py) makes an HttpRequest from bytes. A handler reads the head, then the body, and returns a
 response; it does not use sockets. Another server can stand in front of the same handlers if it makes such requests.
 """
 
