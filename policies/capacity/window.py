@@ -50,7 +50,8 @@ class Window:
 
     @property
     def sequences_max(self) -> int:
-        return self._ran + self._beyond if self.is_known else max(START, self._ran + self._beyond_max)
+        # One, too, where all that was sent waits: an idle engine takes a request in any case.
+        return max(1, self._ran + self._beyond) if self.is_known else max(START, self._ran + self._beyond_max)
 
     @property
     def _beyond_max(self) -> int:

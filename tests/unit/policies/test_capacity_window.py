@@ -7,7 +7,8 @@ import pytest
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.views import backend_view
 from policies.capacity.window import PART, PROBE_S, PROBE_S_MAX, START, Window
-from policies.types import BackendLoad, Request, SizeSource
+from policies.scheduler import Scheduler
+from policies.types import BackendLoad, Outcome, Request, SizeSource, Tenant
 
 SCRAPED_S = 0.25
 REQUEST = Request("r", "a", "m", 0.0, 10, 5)
@@ -178,3 +179,17 @@ def test_requests_without_output_run_though_no_scrape_shows_them():
         while sent:
             backend.release(sent.pop())
     assert a_step <= backend.sequences_max <= a_step + 1
+
+
+def test_an_engine_at_which_all_that_was_sent_waits_is_sent_one_request_at_a_time():
+    scheduler = Scheduler()
+    scheduler.load_changed([load()], 0.0)
+    requests = [Request(str(number), "a", "m", 0.0, 10, 5, body_bytes=1) for number in range(START + 1)]
+    scheduler.tenants_changed(changed=[Tenant("a")], now=0.0)
+    for request in requests:
+        scheduler.submit(request, 0.0)
+    assert len(scheduler.poll(0.0)) == START
+    scheduler.load_changed([load(requests_waiting=START)], 1.0)
+    for request in requests[:START]:
+        scheduler.finished(request.id, Outcome.COMPLETED, 2.0)
+    assert [action.request_id for action in scheduler.poll(2.0)] == [requests[START].id]
