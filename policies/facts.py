@@ -18,8 +18,9 @@ from policies.types import BackendLoad, Cause, Group, Outcome, PolicyChoice, Req
 
 
 class Fact:
-    """The base class of all facts that a driver reports to a Scheduler. `now` is the time of the fact in seconds,
-    `call` the name of the method that handles it. The class is no dataclass, but each of its subclasses is.
+    """The base class of all facts. A fact is an event that a driver (the code that runs a Scheduler, such as the
+    gateway or a simulation) reports to the Scheduler. `now` is the time of the event in seconds, `call` the name of the
+    Scheduler's method that handles it. Each subclass is a dataclass; this class is none.
     """
 
     __slots__: tuple[str, ...] = ()
@@ -123,8 +124,8 @@ class Interrupted(RunFact):
 
 @dataclass(frozen=True, slots=True)
 class Undelivered(RunFact):
-    """The fact that a dispatched request did not reach its backend, of which nothing was sent: the process that holds
-    the request did not receive the dispatch, or cannot reach the backend.
+    """The fact that nothing of a dispatched request was sent to its backend: the process that holds the client's
+    connection did not receive the Dispatch, or cannot reach the backend.
     """
 
     now: float
@@ -232,8 +233,8 @@ class Adopted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Readmitted(Fact):
-    """The fact that a request waits that another Scheduler (an earlier leader) had admitted. It is queued without a new
-    admission.
+    """The fact that a waiting request was admitted before: by another Scheduler (an earlier leader), or by this one,
+    which then parked it (Parked). The request is queued without a new admission.
     """
 
     now: float
@@ -246,7 +247,9 @@ class Readmitted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Parked(Fact):
-    """The fact that the process of a queued request is away. The request leaves the queue until the process is back."""
+    """The fact that the leader has lost contact with the process that holds the client's connection of a queued
+    request. The request leaves the queue until that process is back.
+    """
 
     now: float
     request_id: str

@@ -455,7 +455,7 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """Why and how long one request is queued, in a snapshot. `ahead` is the tenant whose request is next in the same
+    """Why and how long one request is queued, in a Snapshot. `ahead` is the tenant whose request is next in the same
     queue; None: it is the request's own tenant, or the order is not why the request waits. `start_s` is the predicted
     time until the request is sent, in seconds; None: no forecast. `ahead_requests` counts the requests of its own
     tenant before it.
@@ -501,7 +501,7 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One session of an agent in a snapshot, in its `state` since `since_at`. A turn of a held session waits for room
+    """One session of an agent in a Snapshot, in its `state` since `since_at`. A turn of a held session waits for room
     for `needs_tokens` KV tokens, until about `until_at` at the latest. Both times are in seconds on the snapshot's
     clock, so they stay the same from one snapshot to the next.
     """
@@ -520,7 +520,7 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class WorkingSetView:
-    """The contexts of sessions at one backend in a snapshot. They have `tokens` KV tokens now, and may have
+    """The contexts of sessions at one backend in a Snapshot. They have `tokens` KV tokens now, and may have
     `tokens_max`: the part `eta` of the KV pool (None: its size is not known). Over about the last 10 s, the backend was
     busy for `busy_ratio` of the time, and spent `recomputed_ratio` of the busy time on computing contexts again.
     """
@@ -535,7 +535,7 @@ class WorkingSetView:
 
 @dataclass(frozen=True, slots=True)
 class SessionsView:
-    """The sessions of a pool in a snapshot. `is_holding`: turns without room are held. `demand_tokens` are the KV
+    """The sessions of a pool in a Snapshot. `is_holding`: turns without room are held. `demand_tokens` are the KV
     tokens of all working sets and of the held turns' contexts. From `pauses` on, the fields are sums since the start.
     `pauses` counts paused sessions, `yields` those paused because they had used their quantum. Of the prompt tokens of
     later turns, `expected_tokens` were expected in the prefix cache, of which `recomputed_tokens` were computed again.
@@ -557,7 +557,7 @@ class SessionsView:
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """One tenant in a snapshot. `service` is the service that it was charged since start, in service units. `rank`
+    """One tenant in a Snapshot. `service` is the service that it was charged since start, in service units. `rank`
     orders the tenants of a tier, in service over weight. `slack_s_min` is the shortest time until a token of any of its
     requests with an envelope, queued or running, is late.
 
@@ -589,7 +589,7 @@ class TenantView:
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """One tier in a snapshot, with sums over its tenants. `service` was charged since start, in service units."""
+    """One tier in a Snapshot, with sums over its tenants. `service` was charged since start, in service units."""
 
     queued_requests: int
     in_flight_requests: int
@@ -599,7 +599,7 @@ class TierView:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """One request with an SLO envelope in a snapshot; `backend_id` None: it is queued. `slack_s` is the time until its
+    """One request with an SLO envelope in a Snapshot; `backend_id` None: it is queued. `slack_s` is the time until its
     next token is due, in seconds; negative: the token is late.
     """
 
@@ -611,7 +611,7 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class StepsView:
-    """The state of a backend's limit by step time, in a snapshot. `step_s` is the predicted time of a step in which all
+    """The state of a backend's limit by step time, in a Snapshot. `step_s` is the predicted time of a step in which all
     running requests decode. Its upper bound `step_s_max` is the tightest TPOT target of these requests, or the step
     time beyond which a larger batch gives little throughput; None: no bound. `prefill_s` is the predicted time to
     compute all prompts that were sent and are not computed yet. `budget_tokens` is the prefill admission budget: as the
@@ -666,7 +666,7 @@ class SizeSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BackendView:
-    """One backend in a snapshot: our load and external load (of other clients) against its limits. `step_time` is the
+    """One backend in a Snapshot: our load and external load (of other clients) against its limits. `step_time` is the
     step-time model, reliable or not; `steps` is None where no limit uses it. `sequences_max` is the most sequences by
     the concurrency limit, which may be more than the slots (None: this limit is not a number). `size` tells where
     `requests_limit` comes from. `bound_by` is why the backend gets no further request; None: it has room for one more.

@@ -47,10 +47,10 @@ class _Window:
 
 
 class LongestCached:
-    """A heap of waiting tenants that also finds the waiting request with the longest cached prefix. The search covers
-    the LOOKUPS_MAX tenants of the least rank, and at most LOOKUPS_MAX requests. Besides the calls of other heaps, the
-    policy has to report each rank that rises (`rose`), each tenant that leaves (`remove`), and each request that is
-    queued or gone. Mutable.
+    """A heap of waiting tenants that also finds the waiting request with the longest cached prefix. One search covers
+    the LOOKUPS_MAX tenants of the least rank and, over all of them, at most LOOKUPS_MAX requests. A policy that uses
+    this heap calls `push` as in any heap. It also reports each rank that rises (`rose`), each tenant that stops waiting
+    (`remove`), and each request that joins or leaves a tenant's queue (`queued`, `gone`). Mutable.
     """
 
     def __init__(self, key: Callable[[Account], float]) -> None:

@@ -10,9 +10,10 @@ class FairnessBound:
     U is the price of all that may be in flight at once; K is how far the policy lets a tenant run ahead (bounds.py).
     `ahead` names the policy's parameter that is K; None: K = 0.
 
-    A refund (a prompt was estimated too long, or its backend failed) moves a VTC counter back, and U includes that. A
-    deficit keeps the quanta that it got before the refund. Its bound then grows by all that can be refunded at once
-    (`plus_refunds`), or holds only until a refund (`until_refund`).
+    A tenant gets a refund if a prompt was estimated too long, or its backend failed. In VTC, a refund moves the counter
+    back, and U includes that. In a policy with deficits (DRR, DLPM), the tenant also keeps the quanta that it got
+    before the refund. So the bound of such a policy grows by all that can be refunded at once (`plus_refunds`), or it
+    holds only until the first refund (`until_refund`).
     """
 
     ahead: str | None = None

@@ -18,7 +18,9 @@ SPARE_ENTRIES = 64  # void entries tolerated before the heap is rebuilt
 
 
 class Place:
-    """A tenant's place in a TenantHeap: the number (`stamp`; 0: none) and the key of its current heap entry."""
+    """A tenant's place in a TenantHeap. `stamp` is the number of the tenant's current heap entry (0: it has none),
+    which tells this entry from outdated ones; `entry_key` is the entry's key.
+    """
 
     __slots__ = ("entry_key", "stamp", "tenant_id")
 

@@ -18,8 +18,9 @@ from policies.types import Request
 
 
 class FairNode:
-    """A node of the tree that orders one queue: the root, a tier, a group, or the place of a tenant without a group. It
-    competes with the other children of its parent by its weight, and orders its own children. Mutable.
+    """A node of the tree that orders one queue: the root, a tier, a group, or, in a tier with groups, a node for one
+    tenant without a group. The node competes with the other children of its parent by its weight. It orders its own
+    children: nodes or tenants. Mutable.
     """
 
     __slots__ = (

@@ -25,9 +25,10 @@ REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long coun
 
 
 class Access(NamedTuple):
-    """The backends that one request may be sent to while earlier requests wait. At the backends in `closed` (at all, if
-    `is_closed`) it may take only the capacity that is reserved for its tier. `may_enter(request, backend, reservation)`
-    tells whether it may overtake the waiting requests at a backend with room; None: it overtakes none.
+    """The rules for where one request may be sent while earlier requests wait. At the backends in `closed` (if
+    `is_closed`: at all backends) the request may take only the capacity that is reserved for its tier.
+    `may_enter(request, backend, reservation)` tells whether the request may overtake the earlier ones at a backend with
+    room; None: there is none to overtake.
     """
 
     is_closed: bool = False
@@ -39,9 +40,10 @@ OPEN = Access()
 
 
 class BackendHold(NamedTuple):
-    """A backend that is held for a waiting request: the one that will have room for it first. `needed` is the room that
-    the request will occupy there. `requests` and `tokens` (KV) were in flight there when it was chosen; in a pool of
-    one backend, they are those of the request itself.
+    """The choice of the backend that is held (kept free) for a waiting request: the one that will have room for the
+    request first. `needed` is what the request will occupy there. `requests` and `tokens` (KV) limit how far ahead a
+    tenant may get that overtakes the request: they are what was in flight at the backend when it was chosen or, if the
+    pool has only this backend, the size of the request itself.
     """
 
     backend_id: str

@@ -13,8 +13,8 @@ from policies.reservation import Reservation
 
 
 class FreeTokens:
-    """The KV tokens that each backend has free for requests of each tier. One comparison with the most of them shows
-    that a request has room nowhere. Mutable.
+    """The numbers of KV tokens that each backend has free for requests of each tier. A request that needs more than the
+    largest number of its tier has room nowhere, so one comparison shows this. Mutable.
     """
 
     def __init__(self, backends: Mapping[str, BackendCapacity], with_slot: Collection[str]) -> None:

@@ -39,8 +39,9 @@ CHANGED = log(1.5)  # by which a backend has to become slower or faster at once 
 
 @dataclass(slots=True)
 class Trial:
-    """A trial of another concurrency limit at one backend. During the trial `sequences_max` sequences run, before it
-    `ran_with`. The trial compares the speeds of the answers (`speeds` and `before`). Mutable.
+    """A trial of another concurrency limit at one backend. `sequences_max` is the limit that is tried, `ran_with` the
+    number of sequences that ran at once before the trial. The trial compares the speeds of the answers during the trial
+    (`speeds`) with those before it (`before`). Mutable.
     """
 
     before: Speeds

@@ -19,7 +19,8 @@ class _Prompt(NamedTuple):
 
 class PromptsByDeadline:
     """The prompts sent to one backend whose first token has not come yet, in order of the time at which it is due. An
-    engine with FairBatching computes them in this order. There are a few tens, so sums are computed on demand. Mutable.
+    engine with FairBatching computes them in this order. A backend has a few tens of such prompts, so sums over them
+    are computed on demand. Mutable.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,8 @@ Kind = tuple[bool, int, int]
 
 class TimedAnswer:
     """The measured speed of one ended answer (`token`: the logarithm of its seconds per token), its kind, and the
-    number of sequences that ran beside it. Answers are compared only with others of their kind.
+    number of sequences that ran at once (`ran_with`). Two answers are of one kind if both or neither were streamed, and
+    the lengths of their prompts and of their outputs are within the same powers of two.
     """
 
     __slots__ = ("kind", "ran_with", "token", "tokens")
@@ -51,9 +52,9 @@ class TimedAnswer:
 
 @dataclass(slots=True)
 class Speed:
-    """The statistics of all answers of one kind, in natural logarithms. `duration` (seconds), `tokens` (output tokens
-    per sequence) and `ran_with` (sequences at once) are means. `durations`, `tokens_squares` and `products` are sums of
-    the squares and the products of the deviations of the first two.
+    """The statistics of all answers of one kind (TimedAnswer), in natural logarithms. `duration` (seconds), `tokens`
+    (output tokens per sequence) and `ran_with` (sequences at once) are means. `durations`, `tokens_squares` and
+    `products` are sums of the squares and the products of the deviations of the first two.
     """
 
     count: float = 0.0

@@ -37,8 +37,9 @@ class _Short(NamedTuple):
 
 
 class SharedSteps:
-    """The prompts that wait for their first token at one backend, where an engine step computes at most a part of one
-    prompt. It predicts when a prompt will be computed, by a clock of engine steps of `step_s` seconds each. Mutable.
+    """The prompts that wait for their first token at one backend whose engine shares each step among several prompts: a
+    step computes at most `share_tokens` tokens of each. The object predicts when a prompt will be computed, by a clock
+    that counts engine steps of `step_s` seconds each. Mutable.
     """
 
     __slots__ = (

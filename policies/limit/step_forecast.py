@@ -22,7 +22,9 @@ FAR_OFF_S = 60.0  # where decodes leave no time for prompts, in theory never
 
 
 class StepForecast(Protocol):
-    """The interface of forecasts, by a step-time model: what can an engine with one batching rule serve in time?"""
+    """The interface of forecasts of what one engine can serve in time. A forecast is computed from the engine's
+    step-time model and its work. There is one implementation per batching rule.
+    """
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
         """Whether all running requests and this one keep their TPOT targets when they run together."""
@@ -44,7 +46,9 @@ class StepForecast(Protocol):
 
 
 class ChunkedPrefillForecast:
-    """A forecast for vLLM's rule: every decode runs in every step; prompts get the rest of it, in order of arrival."""
+    """The StepForecast for engines with vLLM's own batching rule: every decode runs in every step. Prompts get the rest
+    of the step's tokens, in order of arrival.
+    """
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
         """Whether the step with this request stays within the tightest TPOT target, or within the knee without a
@@ -71,8 +75,8 @@ class ChunkedPrefillForecast:
 
 
 class FairBatchingForecast:
-    """A forecast for the batching rule of FairBatching: running answers wait until their next token is due, and the
-    most urgent prompts are computed meanwhile.
+    """The StepForecast for engines with the batching rule FairBatching: running requests wait until their next token is
+    due, and the most urgent prompts are computed meanwhile.
     """
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:

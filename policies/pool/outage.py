@@ -16,8 +16,8 @@ BACKEND_WAIT_S_MAX = 15.0  # time for an inference server to restart with its we
 
 
 class Outage:
-    """The time limit of requests that wait while the pool has no available backend, in seconds. A pool starts without
-    any.
+    """The time limit (seconds) of requests that wait while the pool has no available backend. At first, a pool has no
+    available backend. Mutable.
     """
 
     def __init__(self, wait_s_max: float) -> None:

@@ -46,9 +46,9 @@ TOKENS_BETWEEN_MIN = 64
 class InterruptRules:
     """The rules by which a request may be preempted after its first token, if another backend can continue its answer.
 
-    For another tenant or for an SLO envelope, a request is preempted at most `times_max` times (0: never), and only
-    after `tokens_between_min` output tokens since its last dispatch. At a draining backend, it is preempted after
-    `drain_s` seconds (None: never).
+    To make room for a request of another tenant or with an SLO envelope, a request is preempted at most `times_max`
+    times (0: never), and only after `tokens_between_min` output tokens since its last dispatch. At a draining backend,
+    it is preempted after `drain_s` seconds (None: never).
     """
 
     times_max: int = 0

@@ -15,7 +15,9 @@ from policies.types import Reason, Request, Tier
 
 @dataclass(frozen=True, slots=True)
 class QueueTimeout:
-    """The most seconds that a request of one pool may wait (`wait_s_max`). `tier` gives a tenant's tier."""
+    """The rule for how long a request of one pool may wait: `wait_s_max` seconds from its arrival. If its tenant's tier
+    (`tier` returns it) `rejects_misses`, it waits at most until its first token is due.
+    """
 
     wait_s_max: float
     tier: Callable[[str], Tier]

@@ -25,11 +25,11 @@ from policies.types import Request, SessionsView, Tenant, TenantView, Usage
 
 
 class SessionRules(NamedTuple):
-    """The rules by which turns (calls) of agents' sessions are held. A turn that was held for `wait_s_max` seconds gets
-    room, whatever this costs other sessions; None: half of the queue timeout. At most `sessions_max` sessions are known
-    per tenant. `eta`, from 0 to 1, is the part of a KV pool that the contexts of sessions may fill; None: it is learnt.
-    A session makes room for others after it has used the engine for `quantum` times as long as the prefill of its
-    context.
+    """The rules by which turns (calls) of agents' sessions are held: they wait until a KV pool has room for the context
+    of their session. A turn that was held for `wait_s_max` seconds gets room, whatever this costs other sessions; None:
+    half of the queue timeout. At most `sessions_max` sessions are known per tenant. `eta`, from 0 to 1, is the part of
+    a KV pool that the contexts of sessions may fill; None: it is learnt. A session makes room for others after it has
+    used the engine for `quantum` times as long as the prefill of its context.
     """
 
     wait_s_max: float | None = None

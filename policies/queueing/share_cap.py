@@ -25,7 +25,8 @@ SHARE_RATIO_MAX = 0.5  # phi
 
 class InFlightShare(NamedTuple):
     """The part of a pool that one tenant would have in flight if one more of its requests were sent: its `sequences`
-    and KV `tokens`, and the most that the pool can hold. All four are weighted by the speed of the backends.
+    and KV `tokens`, and the most that the pool can hold (`sequences_max`, `tokens_max`). All four numbers are weighted
+    by the speed of the backends.
     """
 
     sequences: float

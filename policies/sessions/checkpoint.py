@@ -15,8 +15,8 @@ SessionId = tuple[str, str]
 
 
 class SessionRecord(NamedTuple):
-    """The state of one agent's session in a checkpoint: its context in tokens, its backend, since when it is idle, and
-    others.
+    """The state of one agent's session (AgentSession) in a checkpoint. `context` is in tokens, `idle_since` in seconds
+    on the clock of the checkpoint.
     """
 
     context: int

@@ -50,10 +50,10 @@ def bucket_of(gap_s: float) -> int:
 
 
 class Outlook(NamedTuple):
-    """A forecast for an idle session over a given time: does it return, and is it worth to pause it? `returns` is the
-    probability that the session returns in this time, `away_s` the expected seconds of this time in which it is idle.
-    `least_gain_s` is the worst gain of a pause at any moment of this time: expected seconds idle until then, minus the
-    expected cost (seconds) of a return until then.
+    """A forecast for an idle session over a given time: does it return, and is it worth to pause it (give the room of
+    its context to others)? `returns` is the probability that the session returns in this time, `away_s` the expected
+    seconds of this time in which it is idle. `least_gain_s` is the worst gain of a pause at any moment of this time:
+    expected seconds idle until then, minus the expected cost (seconds) of a return until then.
     """
 
     returns: float

@@ -15,7 +15,9 @@ from policies.types import Request, Tenant
 
 
 class TenantTurns(ArrivalOrder):
-    """The held turns of one tenant. Its head is the first turn that this search for room did not try yet. Mutable."""
+    """The held turns of one tenant. The head is the first turn that is not in `tried`: the current search for room has
+    not tried it yet. Mutable.
+    """
 
     __slots__ = ("first", "overdue", "then", "tried")
 

@@ -59,7 +59,7 @@ class TurnEntry(NamedTuple):
 
 class SessionLedger:
     """The sessions of one pool: it decides which sessions may keep their contexts at a backend, and which turns may run
-    now. Where processes share an order, only the leader has a ledger. Mutable.
+    now. If several processes share one Scheduler, only the leader, which runs it, has a ledger. Mutable.
     """
 
     def __init__(

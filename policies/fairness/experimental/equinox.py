@@ -30,8 +30,9 @@ MEMORY = 9.0  # (9 * average + newest) / 10
 
 
 class Score(NamedTuple):
-    """The two counters of one tenant in DualCounter, over its weight: `user` for the service that it received,
-    `resource` for the capacity that it used. Also the amounts that one request adds to them.
+    """The two counters of one tenant in DualCounter, each divided by the tenant's weight: `user` for the service that
+    the tenant received, `resource` for the capacity that it used. A Score is also used for what one request adds to
+    both.
     """
 
     user: float = 0.0
