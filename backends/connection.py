@@ -51,7 +51,7 @@ class UpstreamProtocolError(UpstreamError):
 
 
 class UpstreamSilent(UpstreamError):  # noqa: N818
-    """An error: the response sent no byte for longer than `silence_s_max`."""
+    """An error: the backend sent no byte of its response for longer than `silence_s_max`."""
 
 
 class UpstreamAway(UpstreamError):  # noqa: N818

@@ -26,7 +26,9 @@ class UsageDetail(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes that an inference server publishes of itself; None for a size that it does not publish."""
+    """The limits that an inference server publishes: requests that run at once, KV tokens in all, and tokens of one
+    context. None: the server does not publish this limit.
+    """
 
     requests_running_max: int | None = None
     kv_tokens_max: int | None = None

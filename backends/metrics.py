@@ -29,7 +29,8 @@ _Values = dict[str, float]  # field of EngineMetrics -> value, of one engine
 
 @dataclass(frozen=True, slots=True)
 class EngineSteps:
-    """Step counters of one engine since it started (`_total`), and gauges as of its last step. Requests are sequences.
+    """Step counters of one engine since it started (`_total`), and gauges as of its last step. Each sequence counts as
+    one request.
 
     `step_tokens_total` counts computed tokens, not cached prompt tokens. If a prompt is computed in several steps, all
     of its tokens count in the last of them. A step that ends no prompt and decodes no sequence is not counted.
@@ -49,8 +50,9 @@ class EngineSteps:
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
     """The values of one scrape of a server's /metrics, all of its engines together. None: the server does not publish
-    the value. Fields named `_total` count since the server started; the others are as of the last engine step. Requests
-    are sequences (n choices are n requests); `step_tokens_total` are the tokens that engine steps computed.
+    the value. Fields named `_total` count since the server started; the others are as of the last engine step. Each
+    sequence counts as one request, so a call for n choices counts n times. `step_tokens_total` are the tokens that
+    engine steps computed.
     """
 
     engines: int = 0

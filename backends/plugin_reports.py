@@ -27,8 +27,9 @@ class EngineNews:
     """What the plugins in the engines of one backend last reported, for all engines together. Limits and budgets are
     sums, as in BackendLoad. None: the engines do not report the value.
 
-    `pab_tokens` is the prefill admission budget. For each sender, `pab_dispatches` has the number of the last dispatch
-    that the budget includes. `reads_priority`: the engines order their own queues by the priority of each call.
+    `pab_tokens` is the prefill admission budget. For each sender (a process of the gateway), `pab_dispatches` has the
+    number of the last dispatch that the budget includes. `reads_priority`: the engines order their own queues by the
+    priority of each call.
     """
 
     step_tokens_max: int | None = None
@@ -40,9 +41,9 @@ class EngineNews:
 
 class PluginReports:
     """The reader of the plugin reports of one backend, which keeps the position up to which it has read. `engines` is
-    None until a plugin answers. `gateway` is this gateway's name in dispatch numbers, so that the plugin keeps those of
-    several gateways apart. All processes of one cluster have the same, and each adds its own by `name_at_plugin`.
-    Mutable.
+    None until a plugin answers. The gateway numbers its dispatches to the backend. It sends `gateway`, its random name,
+    with each number, so that the plugin keeps the numbers of several gateways apart. All processes of one cluster use
+    the same name; each of them adds a name of its own (`name_at_plugin`). Mutable.
     """
 
     def __init__(self) -> None:

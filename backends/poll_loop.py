@@ -31,8 +31,8 @@ class Polled(Protocol):
 
 
 class PollLoop:
-    """The tasks that poll all backends of one gateway. Where processes share an order, only the leader polls, and
-    reports changes to the others (gateway/shared_order/backends.py).
+    """The tasks that poll all backends of one gateway. If several processes share their Schedulers, only the leader,
+    which runs them, polls. It reports changes to the others (gateway/shared_order/backends.py).
     """
 
     is_asking = True

@@ -24,9 +24,10 @@ DECODE_STEPS_MIN = 10
 
 class SeparatePrefill:
     """The batching policy of the VTC paper's engine: prompts are computed in steps of their own, apart from decodes.
-    Waiting requests are admitted if no request runs, or after `decode_steps_min` decode steps; if none fits then,
-    before every further step until one does. A prefill step takes at most `prefill_tokens_max` prompt tokens, or one
-    longer prompt. For a KV pool of M tokens the published engine uses max(M // 6, 3072).
+    Waiting requests are admitted if no request runs, or after `decode_steps_min` decode steps. If none fits then, the
+    policy tries again before every further step until one fits. A prefill step takes at most `prefill_tokens_max`
+    prompt tokens, or one longer prompt. In the published engine this limit is max(M // 6, 3072) for a KV pool of M
+    tokens.
     """
 
     def __init__(self, *, prefill_tokens_max: int, decode_steps_min: int = DECODE_STEPS_MIN) -> None:

@@ -16,8 +16,9 @@ class EngineRequest:
     """A request to a simulated engine. It carries its true output length, which only OracleMemory reads in advance.
 
     `prefix` has chained hashes of the prompt's leading blocks, each of the engine's `block_tokens` tokens. Only
-    OracleMemory reads `tenant_id`, only FairBatching `envelope`, and only a test's order `priority` (lower first). The
-    targets of the envelope count from `arrived_at`; None: from the time of `submit`.
+    OracleMemory reads `tenant_id`, and only FairBatching reads `envelope`. `priority` (lower first) is for a waiting
+    order of the tests; no other order reads it. The targets of the envelope count from `arrived_at`; None: from the
+    time of `submit`.
     """
 
     id: str

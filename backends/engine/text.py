@@ -28,7 +28,9 @@ FIRST_WORD_ID = 1000
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A prompt of a simulated engine, as numbers of tokens and hashes of blocks."""
+    """The prompt of a call to a simulated engine: its text or its token ids, the number of its `tokens`, and the hashes
+    of its leading KV blocks (`prefix`), `block_tokens` tokens each. `digest` is a hash of the whole prompt.
+    """
 
     text: str
     tokens: int

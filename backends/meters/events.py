@@ -40,11 +40,12 @@ place of all three for a client that did not ask for ids; None for one that did.
 
 @dataclass(slots=True)
 class StreamMemo:
-    """What earlier streams of one backend showed, and the next ones are expected to have. Mutable, one per backend.
+    """A record of what the latest streams of one backend looked like, so that the meter of the next stream recognises
+    its events by their last bytes. Mutable, one per backend.
 
-    `fingerprint` is the last `system_fingerprint`, as JSON. `like` is how the events of its last stream end (EventEnd),
-    `ids_like` how those of its last stream with token ids end. `ids_at` has the paths whose streams report token ids
-    and do not report reasoning.
+    `fingerprint` is the last `system_fingerprint`, as JSON, for events that the gateway itself writes. `like` is how
+    the events of its last stream end (EventEnd), `ids_like` how those of its last stream with token ids end. `ids_at`
+    has the paths whose streams report token ids and do not report reasoning.
     """
 
     fingerprint: bytes | None = None
@@ -135,8 +136,8 @@ class StreamMeter(Protocol):
 
 class FirstEvent:
     """A finder of the first event with data in a stream, which comments may precede. `event` is this event, once it has
-    come. The relay holds back the bytes before it. So a stream of more than EVENT_BYTES_MAX bytes counts as begun in
-    any case. Mutable.
+    come. Until the stream has begun, the relay holds back its bytes. To limit these bytes, a stream also counts as
+    begun after EVENT_BYTES_MAX bytes without such an event. Mutable.
     """
 
     __slots__ = ("_bytes", "_partial", "_scanned", "event")

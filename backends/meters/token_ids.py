@@ -35,8 +35,9 @@ _BLANK: Final = b"\n\n"
 
 @dataclass(slots=True)
 class TokenIds:
-    """The token ids of one stream, over all backends that produced parts of it. `prompt` has the members of the JSON
-    list, as received; b"" while it is not known. Beyond `bytes_max` the ids are dropped, and `is_full` is set. Mutable.
+    """The token ids of one stream, over all backends that produced parts of it. `prompt` has the ids of the prompt as
+    received: the JSON text between the brackets of their list; b"" while they are not known. Beyond `bytes_max` bytes
+    all ids are dropped, and `is_full` is set. Mutable.
     """
 
     bytes_max: int

@@ -11,8 +11,9 @@ BLOCK_BITS = 24  # of a block's number in a request or a session
 
 @dataclass(frozen=True, slots=True)
 class SessionPrompt:
-    """A prompt of a simulated session, which begins with all earlier prompts and answers of the session. Its first
-    `shared_tokens` tokens are the same in all sessions with the same number `among` (such as a system prompt).
+    """A prompt of a simulated session, which begins with all earlier prompts and answers of the session. `among` is the
+    number of a set of sessions: the first `shared_tokens` tokens (such as a system prompt) are the same in all sessions
+    of the set.
     """
 
     session: int

@@ -61,7 +61,9 @@ def take_carried(strings: dict[str, int]) -> list[Mapping[str, Any]]:
 
 
 class Reports:
-    """The reports of all engines of one API server process. `epoch` is a name that no other process has. Mutable."""
+    """The reports of all engines of one API server process. `epoch` is a name that no other process has. It tells a
+    reader whether the numbering of the reports has begun again, because the process is another. Mutable.
+    """
 
     def __init__(self, epoch: str) -> None:
         self._epoch = epoch
