@@ -238,7 +238,8 @@ def _progress(runs_before: int) -> Callable[[str, int], Callable[[int], None]]:
 def _shown(run: Findings) -> dict[str, Any]:
     """A run without its curves, and with its loudest tenants only."""
     tenants = {name: asdict(each) for name, each in list(run.tenants.items())[:TENANTS_SHOWN]}
-    return {"policy": run.policy, **asdict(run.figures), "tenants": tenants, "sessions": run.sessions}
+    sessions = None if run.sessions is None else asdict(run.sessions)
+    return {"policy": run.policy, **asdict(run.figures), "tenants": tenants, "sessions": sessions}
 
 
 def _completed(calls: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
