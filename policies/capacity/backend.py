@@ -438,8 +438,11 @@ class BackendCapacity:
                 waiting = load.requests_waiting_for_room
                 if waiting is None:
                     waiting = load.requests_waiting or 0
-                # One without output ends with its prompt, mostly in one step: no scrape shows that it has run.
+                # One without output ends with its prompt, mostly in one step. So no scrape shows that it has run, and
+                # one that waits does so for the next step. Half of the most are in a step, and half wait for the next.
                 unseen = sum(each.sequences for each in self.ends.running() if not each.output_tokens_max)
+                unseen = min(unseen, RUNNING_MAX_UNKNOWN * load.engines // 2)
+                waiting = max(0, waiting - unseen)
                 self.window.measured(
                     max(0, min(load.requests_running + unseen, self.sequences - waiting)),
                     waiting,

@@ -167,18 +167,33 @@ def test_what_waits_for_something_else_than_room_does_not_count():
     assert backend_view(backend).size is SizeSource.ASSUMED
 
 
-def test_requests_without_output_run_though_no_scrape_shows_them():
-    """A step ends all that it computes, so between steps an engine counts only those that did not fit into one."""
-    backend, a_step, sent = BackendCapacity(load()), 16, []
+@pytest.mark.parametrize("a_step", [0, 16])
+def test_requests_without_output_run_or_wait_for_a_step_though_no_scrape_shows_them_running(a_step):
+    """A step ends all that it computes: scrapes show none running, and those that wait for the next step. The window
+    grows until steps are full, and no further than that of an engine of vLLM's default size.
+    """
+    backend, sent, sizes = BackendCapacity(load()), [], []
     embedding = Request("r", "a", "m", 0.0, 10, 0)
     for _ in range(20):
         while backend.has_slot:
             sent.append(backend.reservation(embedding, "default", prompt_tokens=10, output_tokens=0.0))
             backend.take(sent[-1])
-        backend.measured(load(requests_waiting=max(0, len(sent) - a_step)), 0.0)
+        backend.measured(load(requests_waiting=max(0, len(sent) - a_step) if a_step else 0), 0.0)
+        sizes.append(backend.sequences_max)
         while sent:
             backend.release(sent.pop())
-    assert a_step <= backend.sequences_max <= a_step + 1
+    assert sizes[-1] >= 2 * a_step
+    assert max(sizes) <= 2 * 128 + 128 // PART, "one step of vLLM's default size, and what waits for the next"
+
+
+def test_answers_that_wait_beside_requests_without_output_still_end_the_window():
+    backend = BackendCapacity(load())
+    for output_tokens in (0, 0, 100, 100):
+        request = Request("r", "a", "m", 0.0, 10, output_tokens)
+        backend.take(backend.reservation(request, "default", prompt_tokens=10, output_tokens=float(output_tokens)))
+    backend.measured(load(requests_waiting=3), 0.0)
+    assert backend_view(backend).size is not SizeSource.ASSUMED
+    assert backend.sequences_max == 2
 
 
 def test_an_engine_at_which_all_that_was_sent_waits_is_sent_one_request_at_a_time():
