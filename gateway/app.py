@@ -298,7 +298,9 @@ class Gateway:
     def _make_listener(self) -> Listener:
         server, listen, inherited = self._handlers.server, self._config.listen, self.order.process.listening
         address = listen.host, listen.port
-        return Listener(server, address, listen.tls, stop_s_max=STOP_S_MAX, inherited=inherited)
+        return Listener(
+            server, address, listen.tls, stop_s_max=STOP_S_MAX, inherited=inherited, close_idle=server.close_idle
+        )
 
     def _make_operator_parts(self) -> OperatorParts:
         catalog, others = self.backends.catalog, self.order.others

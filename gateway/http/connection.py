@@ -224,6 +224,17 @@ class ClientConnection(asyncio.Protocol):
         if self._request is None and self._lingering is None:
             self.transport.close()
 
+    def has_idled_since(self, time: float) -> bool:
+        """Whether the client has read its last answer, as far as is known, and sent nothing since this time."""
+        idle_since = self.idle_since
+        return (
+            idle_since is not None
+            and idle_since <= time
+            and self._reader.is_between_requests
+            and not self.transport.is_closing()
+            and not self.transport.get_write_buffer_size()
+        )
+
     # Internal: answering.
 
     def _go_on(self) -> None:

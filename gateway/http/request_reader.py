@@ -95,6 +95,11 @@ class RequestReader:
             or (self.receiving is not None and self.receiving.is_unread)
         )
 
+    @property
+    def is_between_requests(self) -> bool:
+        """Whether a request has come, and nothing of the next one."""
+        return bool(self._target) and not self._is_in_head
+
     def feed(self, data: bytes) -> None:
         """Parse what was read, as far as few requests wait."""
         if len(data) <= PARSED_BYTES_MAX and self.rest is None:

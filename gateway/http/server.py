@@ -1,10 +1,13 @@
 """GatewayServer: the connections of the data port, and the table of its paths.
 
 Paths are an allowlist: a path that is not in the table is 404, whatever the backend serves there. A connection without
-a complete head for KEEPALIVE_S is closed, whether it is idle or its client sends the head slowly.
+a complete head for KEEPALIVE_S is closed, whether it is idle or its client sends the head slowly. While file
+descriptors are short, connections that idle after an answer are closed sooner: HTTP clients expect it, and may send a
+request that crosses the close again (RFC 9112, 9.3.1).
 """
 
 import asyncio
+import heapq
 from collections import Counter
 from collections.abc import Mapping
 from http import HTTPMethod
@@ -63,6 +66,15 @@ class GatewayServer:
         self.closing = True
         for connection in list(self.connections):
             connection.close_soon()
+
+    def close_idle(self, count: int, idle_s: float) -> None:
+        """Close at most `count` of the connections that have been idle for `idle_s` seconds, the longest idle first. A
+        connection whose first request has not come stays: its client could not tell whether it may send that again.
+        """
+        idle_before = self._loop.time() - idle_s
+        idle = [(each.idle_since, id(each), each) for each in self.connections if each.has_idled_since(idle_before)]
+        for *_, connection in heapq.nsmallest(count, idle):
+            connection.transport.close()
 
     async def shutdown(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` seconds for the handlers, then cancel them; close all connections."""

@@ -7,7 +7,8 @@ waiting connections.
 
 Without a free file descriptor, uvloop (libuv) accepts a connection and closes it at once, and other loops try again in
 every turn. This listener instead stops accepting while descriptors are short; `pause` serves other reasons. Connections
-then wait in the kernel. Clients see only that connections take long, so the gateway logs it (Descriptors).
+then wait in the kernel. Clients see only that connections take long, so the gateway logs it (Descriptors). Connections
+that idle would keep them waiting, so these are closed.
 
 At a port where clients authenticate by TLS, any machine that can reach the port can begin a handshake, so only a few
 handshakes are in progress at once.
@@ -91,6 +92,7 @@ class Listener:
         stop_s_max: float,
         inherited: socket.socket | None = None,
         descriptors_ratio_max: float = DESCRIPTORS_RATIO_MAX,
+        close_idle: Callable[[int, float], None] | None = None,
     ) -> None:
         """The listener uses this host and port, with a certificate, or with Handshakes if clients authenticate by
         certificates. `stop_s_max` is the time in seconds for responses in progress when it stops. Raises ValueError if
@@ -98,7 +100,8 @@ class Listener:
 
         `inherited` is a socket of several processes that already listens there: then each accept takes one connection,
         so that no process takes more than it can serve. Accepting pauses when more than `descriptors_ratio_max` of the
-        process's file descriptors are in use.
+        process's file descriptors are in use. `close_idle` is then called at each look: it closes at most so many
+        connections that have been idle for so many seconds.
         """
         self._server = server
         self._inherited = inherited
@@ -106,6 +109,7 @@ class Listener:
         self._address = address
         self._stop_s_max = stop_s_max
         self._descriptors_ratio_max = descriptors_ratio_max
+        self._close_idle = close_idle
         self._sockets: list[socket.socket] = []
         self._pauses: set[str] = set()  # the reasons
         self._looking: asyncio.TimerHandle | None = None
@@ -197,6 +201,8 @@ class Listener:
 
     def _look(self) -> None:
         if are_descriptors_short(self._descriptors_ratio_max):
+            if self._close_idle is not None:  # as many as are accepted in a turn, and idle since the last look
+                self._close_idle(ACCEPTS_MAX, LOOK_AGAIN_S)
             self._await_descriptors()
         else:
             self.resume(SHORT_OF_DESCRIPTORS)

@@ -12,6 +12,7 @@ from tests.calm.rig import cpu_s, descriptors
 DESCRIPTORS = 64
 CONNECTIONS = 150
 WATCHED_S = 2.0
+SERVED_S_MAX = 15.0  # half of what an idle connection is kept otherwise
 
 
 async def test_more_clients_than_descriptors(tmp_path, figure):
@@ -45,6 +46,24 @@ async def test_more_clients_than_descriptors(tmp_path, figure):
         said = await process.end(15)
         assert "file descriptors are short" in said
         assert "unreachable" not in said
+
+
+async def test_clients_that_idle_make_room_for_those_that_wait(tmp_path):
+    async with engine() as server, serving(tmp_path, server) as process, contextlib.AsyncExitStack() as stack:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        port = int(process.url.rsplit(":", 1)[1])
+
+        async def serve_and_stay():
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.transport.abort)
+            return await is_served(reader, writer)
+
+        served = [asyncio.create_task(serve_and_stay()) for _ in range(CONNECTIONS)]
+        done, waiting = await asyncio.wait(served, timeout=SERVED_S_MAX)
+        for task in waiting:
+            task.cancel()
+        assert not waiting, f"{len(waiting)} clients wait for connections that idle"
+        assert all(task.result() for task in done)
 
 
 async def is_served(reader, writer):

@@ -689,6 +689,36 @@ async def test_idle_connections_and_slow_heads_are_closed_and_others_are_not(mon
         connection.connection_lost(None)
 
 
+async def test_what_makes_room_are_answered_connections_the_longest_idle_first():
+    house = House()
+    pairs = [house.connect() for _ in range(7)]
+    (_, unread_transport), (half, _), (begun, _), (_new, _), *idle = pairs
+    unread_transport.buffered = 1
+    for connection, transport in (pairs[0], pairs[1], pairs[2], *idle):
+        connection.data_received(PROBE)
+        await turns()
+        assert answers(transport.written) == [(200, b"")]
+        await asyncio.sleep(0.002)
+    half.data_received(PROBE[:10])
+    house.gate.clear()
+    begun.data_received(post(body=b"abc")[:-1])
+    await turns()
+
+    def closed():
+        return [transport.is_closing() for _, transport in pairs]
+
+    house.server.close_idle(9, 10.0)
+    assert closed() == [False] * 7
+    house.server.close_idle(1, 0.0)
+    assert closed() == [False] * 4 + [True, False, False]
+    house.server.close_idle(1, 0.0)
+    assert closed() == [False] * 4 + [True, True, False]
+    house.server.close_idle(9, 0.0)
+    assert closed() == [False] * 4 + [True, True, True]
+    for connection, _ in pairs:
+        connection.connection_lost(None)
+
+
 async def test_what_is_left_of_a_connection_is_dropped_for_a_while_after_its_last_answer(monkeypatch):
     monkeypatch.setattr(connection_module, "LINGER_S", 0.05)
     connection, transport = House().connect()

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import uvloop
 from aiohttp import web
 
-from gateway.ports.listener import ACCEPTS_MAX, Listener
+from gateway.ports.listener import ACCEPTS_MAX, LOOK_AGAIN_S, Listener
 
 WAITING = 3 * ACCEPTS_MAX
 
@@ -75,6 +75,23 @@ def test_no_turn_accepts_more_than_its_share():
             assert most <= 2 * ACCEPTS_MAX  # those accepted in one turn connect in that turn or the next
 
     uvloop.run(served(check))
+
+
+def test_idle_connections_are_closed_at_each_look_while_descriptors_are_short():
+    async def run():
+        asked = asyncio.Queue()
+        listener = Listener(
+            CountedServer(answer), ("127.0.0.1", 0), None, stop_s_max=1.0, descriptors_ratio_max=0.0,
+            close_idle=lambda *of: asked.put_nowait(of),
+        )  # fmt: skip
+        port = int((await listener.start()).rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port)):
+            async with asyncio.timeout(15):
+                for _ in range(2):
+                    assert await asked.get() == (ACCEPTS_MAX, LOOK_AGAIN_S)
+        await listener.stop()
+
+    uvloop.run(run())
 
 
 def test_connections_that_were_accepted_together_are_answered_and_those_that_left_are_forgotten():
