@@ -1,6 +1,7 @@
 """The command line `fairlead`. Every command imports modules when it runs, so that --help is quick."""
 
 import errno
+import sys
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,7 @@ T = TypeVar("T")
 
 HMAC_CHARS_SHOWN = 12
 REVOKE_CHARS_MIN = 4
+WRITE_FAILURES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of write(2), where output is a file
 
 PARTS: Final = {
     "simulate": ("gateway.simulate.cli", "app"),
@@ -83,7 +85,13 @@ app.add_typer(keys_app, name="keys")
 
 
 def main() -> None:
-    app()
+    try:
+        app()
+    except OSError as error:  # typer itself ends at EPIPE
+        if error.errno not in WRITE_FAILURES:
+            raise
+        print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
@@ -224,12 +232,11 @@ def keys_new(
     settings = _load(config, check_files=False)
     _check_tenant(tenant, settings)
     path = settings.auth.keys_file
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        secret = _secret(settings)
-        key = add_key(path, tenant=tenant, secret=secret, created_at=datetime.now(UTC).isoformat(timespec="seconds"))
+        add_key(path, tenant=tenant, secret=_secret(settings), created_at=made_at, show=typer.echo)
     except (OSError, ValueError) as error:
         _fail(str(error))
-    typer.echo(key)
     typer.echo(f"This is the only time the key is shown. Its HMAC is in {path}.", err=True)
     if settings.auth.mode == "open":
         typer.echo("Keys are not checked until the configuration says auth.mode: keys.", err=True)

@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -86,12 +86,16 @@ def new_key() -> str:
     return KEY_PREFIX + "".join(secrets.choice(KEY_ALPHABET) for _ in range(KEY_CHARS))
 
 
-def add_key(path: Path, *, tenant: str, secret: bytes, created_at: str) -> str:
-    """Create a key for a tenant, write its HMAC, and return the key, which is stored nowhere."""
+def add_key(
+    path: Path, *, tenant: str, secret: bytes, created_at: str, show: Callable[[str], None] | None = None
+) -> str:
+    """Create a key for a tenant, write its HMAC, and return the key, which is stored nowhere. `show` is called with the
+    key just before the file has its HMAC: if it fails, the file has no key that nobody knows.
+    """
     key = new_key()
     record = KeyRecord(tenant=tenant, hmac=key_hmac(secret, key).hex(), last_four=key[-4:], created_at=created_at)
     with _locked(path.parent):
-        _write(path, _lines([*read_keys(path), record]))
+        _write(path, _lines([*read_keys(path), record]), None if show is None else lambda: show(key))
     return key
 
 
@@ -158,8 +162,11 @@ def _lines(records: list[KeyRecord]) -> str:
     return "".join(json.dumps(asdict(record)) + "\n" for record in records)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, before: Callable[[], None] | None = None) -> None:
+    """Replace the file. `before` is called last before that, and if it fails, the old file stays."""
     with written_whole(path) as new, new.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+        if before is not None:
+            before()

@@ -1,5 +1,6 @@
 """What a person types, and what comes back."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -129,6 +130,20 @@ def test_a_new_key_is_printed_once_and_opens_the_gateway(keys_config):
     listed = run("keys", "list", "--config", keys_config).stdout
     assert f"...{key[-4:]}" in listed
     assert key not in listed
+
+
+@pytest.mark.parametrize("command", ["example-config", "--help", "--version", "simulate --help", "keys new alice"])
+def test_an_output_that_cannot_be_written_is_told_in_one_line_and_leaves_no_key(command, keys_config):
+    program = Path(sys.executable).with_name("fairlead")
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [program, *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False,
+            env={**os.environ, "FAIRLEAD_CONFIG": keys_config},
+        )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr.endswith("No space left on device\n")
+    assert result.stderr.count("\n") == 1
+    assert read_keys(load_config(Path(keys_config), check_files=False).auth.keys_file) == []
 
 
 def test_check_config_tells_whose_keys_are_missing_or_refused(keys_config, tmp_path):
