@@ -49,6 +49,7 @@ class UsageRoutes:
         yield Route(
             method="GET", path="/usage", role=Role.VIEWER, summary="Requests and tokens by day, tenant, key and model.",
             run=self.listed, query=models.UsagePage, answer=models.UsageList, stored=True, for_groups=True,
+            conflicts="There is no such day.",
         )  # fmt: skip
         yield Route(
             method="GET", path="/usage/sums", role=Role.VIEWER,
@@ -71,11 +72,11 @@ class UsageRoutes:
 
     async def listed(self, asked: AdminRequest) -> AdminAnswer:
         query: models.UsagePage = asked.query
-        today = self._today().isoformat()
+        today = self._today()
+        first, last = _day(query.first_day, "first_day", today), _day(query.last_day, "last_day", today)
         found: Used = []
-        async for used in self._used(
-            asked, query.tenant, query.first_day or today, query.last_day or today, after=_key(query.cursor)
-        ):
+        after = _key(query.cursor)
+        async for used in self._used(asked, query.tenant, first.isoformat(), last.isoformat(), after):
             found += used
             if len(found) > query.limit:
                 break

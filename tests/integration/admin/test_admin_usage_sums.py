@@ -173,6 +173,21 @@ async def test_a_wrong_question_is_said_to_be_one_by_its_field(api, query, statu
     assert (refused.status, refused.json["detail"]) == (status, said)
 
 
+async def test_the_shell_takes_no_day_that_does_not_exist_for_one_without_usage(api, tmp_path):
+    given = ["admin", "--url", api.url, "usage", "--first-day", "2026-99-01", "--key-file", str(tmp_path / "admin-key")]
+    result = await asyncio.to_thread(CliRunner().invoke, app, given)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "first_day: there is no such day" in result.stderr
+
+
+@pytest.mark.parametrize("field", ["first_day", "last_day"])
+@pytest.mark.parametrize("path", ["/usage", "/usage/sums", "/usage/export"])
+async def test_no_view_of_usage_takes_a_day_that_does_not_exist_for_one_without_usage(api, path, field):
+    refused = await api.get(f"{path}?{field}=2026-99-01")
+    said = f"query.{field}: there is no such day: give one like 2026-11-20"
+    assert (refused.status, refused.json["detail"]) == (409, said)
+
+
 async def test_every_tenant_with_usage_has_its_last_day_page_by_page(api):
     first = (await api.get("/usage/last-days?limit=3")).json
     rest = (await api.get(f"/usage/last-days?cursor={first['next_cursor']}")).json
