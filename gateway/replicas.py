@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 
 class Elected(LoneProcess):
-    """The role of one replica in a shared order (a leader decides for several processes). The replicas elect their
-    leader by Redis. It implements Entrance.
+    """The role of one replica in a shared order (a leader decides for several processes), whether it leads or follows.
+    It gets the secret that all replicas share, connects to them, and takes part in the election of the leader by Redis.
     """
 
     def __init__(self, order: MemberOrder, *, config: Config, elections: RedisElection) -> None:

@@ -8,15 +8,16 @@ from policies.types import SloEnvelope
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """The reservation of one request at a backend: the slot and the KV memory that it takes there.
+    """The reservation of one request at a backend: the slots (each is room for one running sequence) and the KV memory
+    that it takes there.
 
-    `tokens` are KV tokens for this request alone: its whole output and the part of its prompt after the blocks in
-    `prefix`, rounded up to blocks. `prefix` has the hashes of the leading blocks of its prompt that it may share with
-    other requests, `block_tokens` tokens each. Over all sequences, `output_tokens` are expected, at most
+    `tokens` are KV tokens for this request alone: its whole expected output and the part of its prompt after the blocks
+    in `prefix`, rounded up to blocks. `prefix` has the hashes of the leading blocks of its prompt that it may share
+    with other requests, `block_tokens` tokens each. Over all sequences, `output_tokens` are expected, at most
     `output_tokens_max` are allowed, and `produced_tokens` are produced already. `prompt_tokens` is the estimate at
     dispatch, of which `cached_tokens` need no prefill. The request arrived at `arrived_at`. It is the `number`-th that
-    was sent to its backend, and the `sender_number`-th that its `sender` (Request.sender) sent there. `ran_with` counts
-    the sequences of ours that ran there after its dispatch, its own included.
+    was sent to its backend, and the `sender_number`-th that its `sender` (Request.sender) sent there. `ran_with` is the
+    number of our sequences at the backend just after its dispatch, its own included.
     """
 
     tier_id: str

@@ -469,10 +469,11 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """How many requests of a tenant or tier met their latency targets. `requests` counts the requests with an envelope
-    that have ended, without the rejected ones, which `refused` counts. A target that is not set is met. `tpot_met` uses
-    the time since the first token came, `tpot_envelope_met` since the first token was due. `met` counts requests with
-    both `ttft_met` and `tpot_envelope_met`: all of their tokens were in time.
+    """How many requests of a tenant or tier met their latency targets (their SLO envelope). `requests` counts the
+    requests with an envelope that have ended. One without any token counts only if its backend failed. Requests that
+    were rejected are not in it; `refused` counts them. A target that is not set is met. `tpot_met` uses the time since
+    the first token came, `tpot_envelope_met` since the first token was due. `met` counts requests with both `ttft_met`
+    and `tpot_envelope_met`: all of their tokens were in time.
     """
 
     requests: int = 0
@@ -626,8 +627,9 @@ class StepsView:
 
 @dataclass(frozen=True, slots=True)
 class ReserveView:
-    """The capacity of a backend that is reserved for one tier: the larger of the operator's `reserve_ratio` and the
-    learnt reserve.
+    """The capacity of a backend, in sequences and KV tokens, that only one tier may use, in a Snapshot. It is the
+    larger of two: what the operator's `reserve_ratio` gives, and the learnt reserve (the room that the tier's next
+    arrival needs).
     """
 
     sequences: int
@@ -667,9 +669,10 @@ class SizeSource(StrEnum):
 @dataclass(frozen=True, slots=True)
 class BackendView:
     """One backend in a Snapshot: our load and external load (of other clients) against its limits. `step_time` is the
-    step-time model, reliable or not; `steps` is None where no limit uses it. `sequences_max` is the most sequences by
-    the concurrency limit, which may be more than the slots (None: this limit is not a number). `size` tells where
-    `requests_limit` comes from. `bound_by` is why the backend gets no further request; None: it has room for one more.
+    step-time model, reliable or not. `steps` is the state of the limit by step time; None: there is no such model.
+    `sequences_max` is the most sequences by the concurrency limit, which may be more than the slots; None: the backend
+    has no such limit now. `size` tells whether `requests_limit` (the most sequences at once) is given, learnt or
+    assumed. `bound_by` is why the backend gets no further request; None: it has room for one more.
     """
 
     available: bool

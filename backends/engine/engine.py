@@ -50,8 +50,9 @@ class StepResult:
 
 
 class Leap(NamedTuple):
-    """The result of several engine steps computed at once, in which the same requests (`emitted`) got one token each.
-    `ended_at` is the end of the last step.
+    """The result of Engine.leap: `steps` engine steps that were computed at once, because each of them only gives one
+    more token to each of the same requests (`emitted`). `ended_at` is the end of the last step, in seconds of the
+    engine's clock.
     """
 
     ended_at: float

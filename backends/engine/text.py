@@ -96,7 +96,9 @@ def _hash_blocks(data: bytes, block_bytes: int, salt: str) -> tuple[tuple[int, .
 
 @dataclass(frozen=True, slots=True)
 class AnswerText:
-    """The text of one choice of an answer, known before its first token is due. `words` are indices into WORDS."""
+    """The text of one choice of an answer. It is drawn as a whole before the engine gives the first token. `words` has
+    one index into WORDS for each token.
+    """
 
     words: bytes
     finish_reason: str

@@ -17,7 +17,8 @@ PATH: Final = "/fairlead/steps"
 
 
 class StepsEndpoint:
-    """The path GET /fairlead/steps, which the plugin adds to vLLM's port as an EndpointPlugin
+    """The handler of GET /fairlead/steps on vLLM's port, from which gateways learn step times and load. It returns the
+    steps from number `since` on, and the state of each engine. The plugin adds it to vLLM as an EndpointPlugin
     (vllm.endpoint_plugins).
     """
 

@@ -87,8 +87,8 @@ class Parts:
 
 
 class AdminPort:
-    """The admin port, which serves the admin API and the page. Create it on the loop that runs it; call `start` and
-    `stop`.
+    """The admin port, which serves the admin API and the page (its web interface). Create it on the loop that runs it;
+    call `start` and `stop`.
     """
 
     def __init__(

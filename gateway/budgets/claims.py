@@ -41,8 +41,9 @@ class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
 
 class BudgetSums(msgspec.Struct, frozen=True, array_like=True):
     """The leader's answer to a BudgetReport: the spending and the reservations of all other processes, for the holders
-    that the report covers. The spending is by writer (the process that counted it). `overruns` has one answer to each
-    claim of the report; None grants the claim. Costs are by the prices of version `priced_by`.
+    (tenants, keys and groups) that the report covers. The spending is by writer (the process that counted it).
+    `overruns` has one answer to each claim (a call that asks for room in its budgets) of the report: the budget that it
+    would overrun, or None, which grants the claim. Costs are by the prices of version `priced_by`.
     """
 
     priced_by: str

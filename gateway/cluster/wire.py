@@ -24,7 +24,9 @@ Epoch = int
 
 
 class LimitsOf(NamedTuple):
-    """A question for the state of limits per minute: the limits of this tenant, of its group and of this API key."""
+    """A follower's question to the leader for the present state of limits per minute: of this tenant, of its group and
+    of this API key ("": of no key).
+    """
 
     tenant_id: str
     key_id: str = ""

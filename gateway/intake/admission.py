@@ -42,15 +42,16 @@ CONTEXT_TOKENS_UNKNOWN = 8192
 
 @dataclass(slots=True)
 class Call:
-    """A call that may be queued: its parsed body, its tenant, and the Dispatcher of its pool.
+    """A call that was parsed and checked and may be queued: its body, its tenant, and the Dispatcher of its pool.
 
     `owner` is the caller, by key or trusted proxy, even if the called model is the tenant (`auth.tenant_from: model`).
     `context_tokens` counts prompt tokens that are not in the body: those of the stored response that the call
-    continues. `exclusion` is the reason why its stream cannot be continued at another backend; None: it can. `alias` is
-    the name that the client used, if it is not the model's own name; `pass_on` then admits the call at the alias's next
-    model that has a live backend (it returns None if there is none, and raises ProblemError). `copied` makes a copy of
-    the call for another model (`RequestAdmission.copy`); None: the call must not be copied. `usage_max` is the highest
-    usage that a backend can report for it.
+    continues. `exclusion` is the reason why its stream cannot be continued at another backend; None: it can.
+    `usage_max` is the highest usage that a backend can report for it.
+
+    `alias` is the name that the client used, if it is not the model's own name. `pass_on` admits the call at the
+    alias's next model that has a live backend. It returns None if there is none, and raises ProblemError. `copied`
+    makes a copy of the call for another model (`RequestAdmission.copy`); None: the call must not be copied.
     """
 
     parsed: ParsedCall

@@ -256,11 +256,11 @@ class LivePageGroup(LivePageMember, kw_only=True):
 
 
 class LivePagePool(Struct, kw_only=True):
-    """A pool in the live document. `policy`: the fairness policy. `tokens_per_s`: prompt and output tokens per second
-    in the last 10 s. Calls of the last minute: `refused` by reason, and `passed_on` to another model by alias and
-    reason. `bottleneck` null: no backend limits the pool. `tenants` are those with requests that are queued, running,
-    served within 15 minutes, or refused within one minute; `groups`: their groups. `sessions` null: agents' turns are
-    never held in this pool.
+    """A pool in the live document (the data of the live page). `policy`: the fairness policy. `tokens_per_s`: prompt
+    and output tokens per second in the last 10 s. Calls of the last minute: `refused` by reason, and `passed_on` to
+    another model by alias and reason. `bottleneck` null: no backend limits the pool. `tenants` are those with requests
+    that are queued, running, served within 15 minutes, or refused within one minute; `groups`: their groups. `sessions`
+    null: turns (calls of agents' sessions) are never held in this pool.
     """
 
     policy: str

@@ -33,8 +33,8 @@ REST = "all others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFleet:
-    """The specification of the engines of a simulated pool, which `engine` names for the reader. All are equal, but the
-    step times of each are multiplied by its number in `paces` (empty: by 1).
+    """The specification of the engines of a simulated pool. `engine` is the name of their kind, which only reports
+    show. All are equal, but the step times of each are multiplied by its number in `paces` (empty: by 1).
     """
 
     engine: str

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 
 class Appointed:
-    """The role of one worker in a shared order (a leader decides for several processes). The parent process appoints
-    the leader. It implements Entrance.
+    """The role of one worker in a shared order (a leader decides for several processes), whether it leads or follows.
+    The parent process appoints the leader.
     """
 
     def __init__(self, order: MemberOrder, *, worker: WorkerPlace, config: Config, store: Store | None) -> None:

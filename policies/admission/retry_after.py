@@ -22,7 +22,9 @@ QUEUED_S_MIN = 0.01  # a request that waited less found room when the scheduler 
 
 
 class DrainEstimate:
-    """An estimate of how soon a tenant's queued requests are sent, for Retry-After and for forecasts. Mutable."""
+    """An estimate of how soon a tenant's queued requests are sent, from its last dispatches. It gives the header
+    Retry-After of a rejection (`wait_s`), and the predicted start of a waiting request (`start_s`). Mutable.
+    """
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Pace] = {}

@@ -66,8 +66,8 @@ class ExpectedSums:
 
 
 class ExpectedOverTime:
-    """A forecast of the KV tokens that the requests of one backend will hold at the fullest moment, from the
-    distribution of answer lengths (AnswerLengths). Prompt blocks that requests share are not included. Mutable.
+    """A forecast of the most KV tokens that the requests of one backend will hold at once, from the distribution of
+    answer lengths (AnswerLengths). Prompt blocks that requests share are not included. Mutable.
     """
 
     def __init__(self) -> None:

@@ -20,8 +20,8 @@ LEFT_BITS = 2  # a new place leaves a quarter of the gap to its left
 
 
 class Spot(Place):
-    """A tenant's place in a Circle, with its two neighbours. `mark` grows along the circle, so that marks tell which of
-    two places comes first.
+    """A tenant's place in a Circle, between `previous` and `following`. `mark` grows from the circle's first place to
+    its last, so that marks tell which of two places is visited earlier in a round.
     """
 
     __slots__ = ("following", "mark", "previous")
@@ -37,8 +37,9 @@ S = TypeVar("S", bound=Spot)
 
 
 class Circle(Generic[S]):
-    """The ring of waiting tenants that a round-robin policy visits in turn. Tenants may enter and leave at any place in
-    constant time, unless marks of other places have to change to make room. Mutable.
+    """The ring of waiting tenants that a round-robin policy visits in turn, one round after another from the place
+    `first`. Tenants may enter and leave at any place in constant time, unless marks of other places have to change to
+    make room. Mutable.
     """
 
     def __init__(self, moved: Callable[[S], None]) -> None:

@@ -39,8 +39,9 @@ def fell(place: Place, rank: float) -> bool:
 
 
 class LeastCounterFirst(Fairness):
-    """A fairness policy: VTC, but a returning tenant's counter is not lifted to the level of the others. It is a
-    baseline for comparisons and has no fairness bound: a tenant that stays away saves credit (VTC Fig. 10).
+    """A fairness policy: VTC (VirtualTokenCounter), but a returning tenant's counter is not lifted to the level of the
+    others. It is a baseline for comparisons and has no fairness bound: a tenant that stays away saves credit (Fig. 10
+    of the VTC paper).
     """
 
     def __init__(self) -> None:
@@ -117,8 +118,9 @@ class LeastCounterFirst(Fairness):
 
 
 class VirtualTokenCounter(LeastCounterFirst):
-    """The fairness policy VTC (Alg. 2): the tenant with the least rank is next. A tenant that returns is lifted to the
-    least rank of the waiting tenants or, if none waits, to that of the last one that left.
+    """The fairness policy VTC (Virtual Token Counter; Alg. 2 of Sheng et al., OSDI '24): the waiting tenant with the
+    least rank (its received and predicted service over its weight) is next. A tenant that returns is lifted to the
+    least rank of the waiting tenants or, if none waits, to that of the tenant that left the queue last.
     """
 
     bound: ClassVar[FairnessBound | None] = FairnessBound()

@@ -12,8 +12,8 @@ from policies.types import Request
 
 
 class LeastReserved(Placement):
-    """A late placement on the least full backend: the one with the smallest reserved part of its capacity, divided by
-    its speed. Ties go by backend id.
+    """A late placement (it chooses a backend when a request is sent) on the least full backend: the one with the
+    smallest reserved part of its capacity, divided by its speed. Ties go by backend id.
     """
 
     def place(

@@ -61,9 +61,10 @@ NO_INTERRUPTIONS = InterruptRules()
 
 @dataclass(slots=True)
 class Preemption:
-    """The part of a Scheduler that chooses running requests to preempt for waiting ones. A tenant's request may be
-    preempted for another tenant whose rank is lower by more than `service_min`, in service over weight; None: never for
-    this reason. `tiers` has all tiers by id, `tier` gives a tenant's tier.
+    """The part of a Scheduler that chooses running requests to preempt for waiting ones. A request may be preempted for
+    one of a tenant whose rank is lower by more than `service_min`, in service over weight; None: no request is
+    preempted because of ranks. A request of a `preemptible` tier may be preempted for one with an SLO envelope. `tiers`
+    has all tiers by id, `tier` gives a tenant's tier.
     """
 
     service_min: float | None

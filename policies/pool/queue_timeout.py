@@ -16,7 +16,8 @@ from policies.types import Reason, Request, Tier
 @dataclass(frozen=True, slots=True)
 class QueueTimeout:
     """The rule for how long a request of one pool may wait: `wait_s_max` seconds from its arrival. If its tenant's tier
-    (`tier` returns it) `rejects_misses`, it waits at most until its first token is due.
+    (`tier` returns it) has `rejects_misses`, a request that cannot meet its latency target is rejected: it waits at
+    most until its first token is due.
     """
 
     wait_s_max: float

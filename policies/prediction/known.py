@@ -12,8 +12,8 @@ ERROR_RATIO = 0.5  # the paper's "+-50 %": uniform between half and one and a ha
 
 
 class NoPrediction:
-    """A predictor that always predicts 0, so that tokens are charged as they are produced. This is plain VTC (Alg.
-    2).
+    """A predictor that always predicts 0, so that tokens are charged as they are produced. This is plain VTC (Alg. 2 of
+    the VTC paper).
     """
 
     def predict(self, request: Request) -> float:

@@ -24,7 +24,9 @@ RECOMPUTED_RATIO_MIN: Final = 0.1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Engagement:
-    """The switch for holding turns of a pool's sessions: on while more turns end per second with it. Mutable."""
+    """The switch for holding turns (calls of agents' sessions) in one pool, so that engines compute fewer contexts
+    again. It is on while more turns end per second with it. Mutable.
+    """
 
     def __init__(self) -> None:
         self.is_on = False

@@ -45,7 +45,9 @@ class TenantTurns(ArrivalOrder):
 
 
 class HeldTurns:
-    """The held turns of one pool: turns of sessions that wait for room, in the fair order of their tenants. Mutable."""
+    """The held turns of one pool: calls of agents' sessions that wait until a backend has room for their context, in
+    the fair order of their tenants. Mutable.
+    """
 
     def __init__(self, make_order: Callable[[], FairTree], tenant: Callable[[str], Tenant]) -> None:
         """`make_order` makes a separate VTC order for held turns, with the present tiers and groups."""

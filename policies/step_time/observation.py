@@ -64,10 +64,11 @@ class Sum:
 
 
 class StepGroups:
-    """A collector that sums every GROUP_STEPS steps of similar size into one observation. Mutable.
+    """A collector that sums every GROUP_STEPS (16) steps of similar size into one observation. Mutable.
 
-    The time of a single short step is mostly noise (1 ms); in a sum of sixteen, noise matters little. Steps are similar
-    if their numbers of new tokens are within the same power of two, so that chunks of prompts and decodes stay apart.
+    The time of a single short step has noise of about 1 ms, which may be most of it; in a sum, noise matters little.
+    Steps are similar if their numbers of new tokens are within the same power of two, so that chunks of prompts and
+    decodes stay apart.
     """
 
     def __init__(self) -> None:

@@ -32,9 +32,9 @@ def kind_of(equation: Equation) -> Kind:
 
 
 class ObservationWindow:
-    """The latest observations of every kind of step, iterated by kind. Steps are of one kind if their new tokens and
-    their context tokens are each within the same power of two. At most ROWS_MAX observations are kept, and at most
-    KIND_ROWS_MAX of one kind. Mutable.
+    """The latest observations of every kind of step, to fit a step-time model to. An iteration gives them kind by kind.
+    Steps are of one kind if their new tokens and their context tokens are each within the same power of two. At most
+    ROWS_MAX observations are kept, and at most KIND_ROWS_MAX of one kind. Mutable.
     """
 
     def __init__(self) -> None:

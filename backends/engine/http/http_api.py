@@ -13,7 +13,9 @@ from backends.engine.http.responses import VLLM_VERSION, ChatShape, CompletionSh
 
 
 class EngineApi:
-    """The HTTP handlers of an embedded server (EngineServer). Create it on the event loop that serves it."""
+    """The HTTP handlers of an EngineServer, which answers vLLM's API from simulated engines. Create it on the event
+    loop that serves it.
+    """
 
     def __init__(self, calls: EngineCalls) -> None:
         self.calls, self.serving, self.options = calls, calls.serving, calls.options

@@ -336,7 +336,9 @@ class AppliedResources(Fields):
 
 
 class DeclaredPage(Page):
-    """A query of one page of the registry's entries from the file and the admin API. `kind` null: of all kinds."""
+    """A query of one page of the registry's entries, from the configuration file and the admin API. `kind` null: of all
+    kinds.
+    """
 
     kind: FileKind | None = None
 
@@ -351,6 +353,8 @@ class DeclaredResource(Fields):
 
 
 class DeclaredResources(ResourceList):
-    """One page of the registry's entries from the file and the admin API, ordered by kind, then by id."""
+    """One page of the registry's entries (tiers, tenants, backends and others), from the configuration file and the
+    admin API, ordered by kind, then by id.
+    """
 
     items: list[DeclaredResource]

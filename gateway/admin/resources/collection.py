@@ -107,8 +107,9 @@ FOR_NO_GROUP = EntryScope(sees=lambda caller, _entry: caller.group is None, read
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
     """The routes of the admin API for one kind of stored entry. Callers of `role` may create, change and delete.
-    `check` raises AdminProblem for a body that may not be created; it gets the body and the part of the request that
-    has it. `show` makes the model of an entry for a response; None: it is the fields of the entry's section.
+    `check` gets the body of an entry that is to be created, and the name of the part of the request that holds it, for
+    messages. It raises AdminProblem if there must be no such entry. `show` makes the model of an entry for a response;
+    None: it is the fields of the entry's section.
     """
 
     kind: str

@@ -26,7 +26,9 @@ UNPROCESSABLE = 422
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceFileRoutes:
-    """The admin routes that apply a file of registry entries, and list the entries as such a file has them."""
+    """The admin routes that apply a file of registry entries (tiers, tenants, backends and others), and that list the
+    present entries in the form of such a file.
+    """
 
     registry: Registry
     collections: Mapping[str, Collection]

@@ -13,7 +13,8 @@ REFUSED_MAX: Final = 100  # at once
 
 class Leaderless:
     """The deadlines of the queued requests of one member (a process of the cluster) while no leader decides for it. A
-    request that reaches its deadline is refused: at its queue timeout, or after 5 s without a leader. Mutable.
+    request is refused at its deadline: when its queue timeout ends or after 5 s without a leader, whichever is earlier.
+    If its answer has begun, only the 5 s count. Mutable.
     """
 
     def __init__(self, wait_s_max: float, now: float) -> None:

@@ -35,7 +35,9 @@ class TooManyViewers(Exception):  # noqa: N818 - a decision, not an error
 
 
 class LiveViewers:
-    """The sender of the live document to all viewers at one process. Made on the loop; call `stop` at the end."""
+    """The sender of the live document (the data of the live page) to all viewers at one process: the whole document
+    once, then its changes. Made on the loop; call `stop` at the end.
+    """
 
     def __init__(self, document: Callable[[], Awaitable[LivePageDocument]], *, every_s: float = EVERY_S) -> None:
         """`document` makes the present document; it raises StoreUnavailable where the leader does not answer."""

@@ -10,8 +10,8 @@ from gateway.simulate.trace.formats import TraceCall
 
 
 class SessionTurns:
-    """The latest line of each session in a trace, by tenant and session. The next line of the session is made to wait
-    for it. Mutable.
+    """The latest call of each session in a trace that is read line by line, by tenant and session. By it, `linked`
+    makes the session's next call begin a pause after the end of this one. Mutable.
     """
 
     def __init__(self) -> None:

@@ -53,8 +53,10 @@ class InsteadSpec(msgspec.Struct, kw_only=True):
 
 
 class WhatIfSpec(msgspec.Struct, kw_only=True):
-    """The specification of a what-if's two simulations, for the process that runs them: the paths of their files, the
-    pool and its engines. The second one has the changed settings `policy`, `weights`, `sessions` and `instead`.
+    """The specification of a what-if (a simulation of recorded calls with other settings), for the process that runs
+    it. The first simulation has the present settings: the files `trace` (the calls) and `config`, the pool and its
+    engines. The second one has the changes `policy` (None: no other policy), `weights` and `sessions`, and those of
+    `instead` (other files, more engines; None: no such change).
     """
 
     trace: str
@@ -141,12 +143,13 @@ class WhatIf(WhatIfFound, kw_only=True):
     """A what-if (a simulation of recorded calls with other settings) and its results.
 
     `happened` was measured. `replayed` is a simulation of the same calls with the present settings: its difference from
-    `happened` is the error of the simulation. `instead` is the simulation with the settings to be tried. `setting`
-    describes the simulation. `closed_loop_calls` is the number of calls that came because an earlier call of their
-    client had ended. In both simulations, such a call follows the simulated end of the earlier call after the recorded
-    delay. All other calls come at their recorded times. If no limit refuses calls, every call is served in the end, so
-    a tenant's total service is what its calls ask for: compare waits, and see the preview for shares. `changes` are the
-    changes of the request. `stopped`: the what-if was ended by a DELETE, or because no client read it for a minute.
+    `happened` is the error of the simulation. `instead` is the simulation with the settings to be tried. `setting` has
+    facts about `replayed` as text, such as its engines and step times. `closed_loop_calls` is the number of calls that
+    came because an earlier call of their client had ended. In both simulations, such a call follows the simulated end
+    of the earlier call after the recorded delay. All other calls come at their recorded times. If no limit refuses
+    calls, every call is served in the end, and a tenant's total service is what its calls ask for. The effect of the
+    changes is then on waits, not on shares of service. `changes` are the changes of the request. `stopped`: the what-if
+    was ended by a DELETE, or because no client read it for a minute.
     """
 
     id: str

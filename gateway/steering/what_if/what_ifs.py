@@ -60,8 +60,8 @@ class OneIsRunning(Exception):  # noqa: N818 - an answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request for a what-if: a simulation of the calls of the last `minutes` with other settings. `changes` are in
-    the form of the admin API. `pool` None: the pool with most calls.
+    """A request for a what-if: a simulation of the calls of the last `minutes` with other settings. `changes` has the
+    fields of the admin API's WhatIfChanges. `pool` None: the pool with most calls.
     """
 
     policy: str | None
