@@ -502,8 +502,8 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One session of an agent in a Snapshot, in its `state` since `since_at`. A turn of a held session waits for room
-    for `needs_tokens` KV tokens, until about `until_at` at the latest. Both times are in seconds on the snapshot's
+    """One session of an agent in a Snapshot, in its `state` since `since_at`. The next call of a held session waits for
+    room for `needs_tokens` KV tokens, until about `until_at` at the latest. Both times are in seconds on the snapshot's
     clock, so they stay the same from one snapshot to the next.
     """
 
@@ -536,12 +536,12 @@ class WorkingSetView:
 
 @dataclass(frozen=True, slots=True)
 class SessionsView:
-    """The sessions of a pool in a Snapshot. `is_holding`: turns without room are held. `demand_tokens` are the KV
-    tokens of all working sets and of the held turns' contexts. From `pauses` on, the fields are sums since the start.
-    `pauses` counts paused sessions, `yields` those paused because they had used their quantum. Of the prompt tokens of
-    later turns, `expected_tokens` were expected in the prefix cache, of which `recomputed_tokens` were computed again.
-    `wait_counts` counts turns by how long they waited for room (bounds: SESSION_WAIT_BOUNDS_S); `wait_s` is the sum of
-    these waits.
+    """The sessions of a pool in a Snapshot. `is_holding`: turns (calls) without room are held, that is, wait.
+    `demand_tokens` are the KV tokens of all working sets and of the held turns' contexts. From `pauses` on, the fields
+    are sums since the start. `pauses` counts paused sessions, `yields` those paused because they had used their quantum
+    (SessionRules). Of the prompt tokens of later turns, `expected_tokens` were expected in the prefix cache, of which
+    `recomputed_tokens` were computed again. `wait_counts` counts turns by how long they waited for room (bounds:
+    SESSION_WAIT_BOUNDS_S); `wait_s` is the sum of these waits.
     """
 
     is_holding: bool
@@ -692,11 +692,10 @@ class BackendView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a Scheduler for the operator's page and metrics; never an input to a decision. `attainment` is by
-    tier.
+    """The state of a Scheduler for the live page and metrics; never an input to a decision. `attainment` is by tier.
 
     `service_in_flight_max` is the price of the most output tokens that may be in flight at once, in service units (U in
-    fairness.md); infinite where the size of a backend is unknown. `sent_again_tokens` counts, since the start, the
+    docs/fairness.md); infinite where the size of a backend is unknown. `sent_again_tokens` counts, since the start, the
     prompt and output tokens that were sent again to continue interrupted requests. `sessions` None: no session is
     known, or the caller did not ask for them.
     """

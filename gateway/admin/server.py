@@ -65,7 +65,7 @@ AskLeader = Callable[[str], Awaitable[bytes | None]]
 
 class AdminServer(web.Server):
     """The HTTP server of the admin port. It serves the admin routes and, for signed-in callers, the metrics. It serves
-    the `files` of the page to every caller, because they hold no secret.
+    the `files` of the page (the web interface) to every caller, because they hold no secret.
     """
 
     def __init__(

@@ -25,9 +25,9 @@ GONE_S: Final = 3.0  # a process that tells nothing for so long reserves nothing
 
 
 class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
-    """The report of one process on its spending and reservations (`BudgetLedger.spent_here`), with new claims of its
-    calls. It covers all holders of budgets if `is_whole`, otherwise only the holders that the claims are for. Costs are
-    by the prices of version `priced_by`.
+    """The report of one process on its spending and reservations (`BudgetLedger.spent_here`), with new claims (its
+    calls that ask for room in their budgets). It covers all holders of budgets if `is_whole`, otherwise only the
+    holders that the claims are for. Costs are by the prices of version `priced_by`.
     """
 
     member: str

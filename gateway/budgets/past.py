@@ -23,7 +23,7 @@ _Sums = defaultdict[Any, Any]
 
 
 class PastSpending:
-    """A reader of stored usage, of earlier processes and other gateways, for the budget ledger. Mutable."""
+    """A reader of stored usage, of earlier processes and other gateways, for the BudgetLedger. Mutable."""
 
     def __init__(
         self,

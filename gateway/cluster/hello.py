@@ -48,7 +48,7 @@ class HelloError(Exception):
 
 
 class OtherMemberError(HelloError):
-    """An error: another member answers at the expected one's address, so the expected process has ended."""
+    """An error: another process of the cluster answers at the expected one's address, so the expected one has ended."""
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

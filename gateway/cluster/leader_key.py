@@ -7,8 +7,8 @@ from gateway.cluster.election_store import Ask, StoreCall, StoreView
 
 
 class LeaderKey:
-    """The leader's key in the election store, which gives the right to lead, as one member knows it. The object knows
-    which member holds the key, and until when this member may lead if it holds the key itself. Mutable.
+    """The leader's key in the election store, which gives the right to lead, as one member (process) knows it. The
+    object knows which member holds the key, and until when this member may lead if it holds the key itself. Mutable.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ ABORT_S: Final = 0.25  # from a process's end until engines have dropped its req
 
 
 class ListedMembers:
-    """The members that the election store lists, or has listed within the last SILENT_S seconds. Mutable."""
+    """The members (processes) that the store lists, or has listed within the last SILENT_S seconds. Mutable."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, str] = {}

@@ -42,9 +42,9 @@ class Promise:
 
 
 class Granting:
-    """One member's consent to the lease of its leader, the time for which the leader may decide. The consent counts
-    while the election store does not answer. Each Pong (the leader's answer to a ping) can renew it: it then lasts
-    LEASE_S from the Pong's receipt, and for so long the member helps no other leader. Mutable.
+    """The consent of one member (process) to the lease of its leader, the time for which the leader may decide. The
+    consent counts while the election store does not answer. Each Pong (the leader's answer to a ping) can renew it: it
+    then lasts LEASE_S from the Pong's receipt, and for so long the member helps no other leader. Mutable.
     """
 
     def __init__(self) -> None:

@@ -34,8 +34,8 @@ Records = dict[str, bytes]
 
 
 class Taken(NamedTuple):
-    """The position up to which the leader has processed the reports of one member: the numbers of the member's last
-    request, and of its last entry in the ChargeLog, the log of its ended calls.
+    """The position up to which the leader has processed the reports of one member (process): the numbers of the
+    member's last request, and of its last entry in the ChargeLog, the log of its ended calls.
     """
 
     request: int = 0

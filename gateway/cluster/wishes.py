@@ -7,7 +7,7 @@ from gateway.cluster.wire import Epoch
 
 @dataclass(frozen=True, slots=True)
 class CloseMember:
-    """A leader's instruction to its process: close the connection of this member, if it is still open."""
+    """A leader's instruction to its process: close the connection of this member (process), if it is still open."""
 
     member: str
     reason: str

@@ -4,8 +4,9 @@ from gateway.cluster.election_store import NO_WITNESSES, StoreView, Witnesses
 
 
 class WitnessLists:
-    """The lists of members of which a majority can renew the leader's lease without the election store. One list is
-    confirmed by the store; the other was sent to the store, whose answer is missing. Mutable.
+    """The lists of members (processes of the cluster) of which a majority can renew the leader's lease without the
+    election store. One list is confirmed by the store; the other was sent to the store, whose answer is missing.
+    Mutable.
     """
 
     def __init__(self) -> None:

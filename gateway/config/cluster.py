@@ -31,9 +31,9 @@ class ClusterSection(Section):
     cluster if state.redis is set.
 
     `host` None: the local address by which Redis is reached; `port` 0: any free one; `advertise`, the address for other
-    gateways, None: host and port as bound. `name` None: the host's name and a random part. `secret_file` has one secret
-    a line: the first one issues certificates, and certificates by any of them are accepted. `secret_file` None: the
-    secret is derived from that of API keys.
+    gateways, None: the host and port that it listens at. `name` None: the host's name and a random part. `secret_file`
+    has one secret a line: the first one issues certificates, and certificates by any of them are accepted.
+    `secret_file` None: the secret is derived from that of API keys.
     """
 
     enabled: bool | None = None

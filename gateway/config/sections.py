@@ -471,8 +471,8 @@ class HealthSection(Section):
 
 
 class PromptTokens(Section):
-    """The settings for counting prompt tokens exactly, with a ranks file of tiktoken. `encoding` names the encoding of
-    the file; `pattern` is the regular expression of another one.
+    """The settings for counting prompt tokens exactly, with a ranks file of tiktoken. `encoding` names the file's
+    encoding. For an encoding without a name here, set `pattern`, the regular expression that cuts text.
     """
 
     ranks_file: Path | None = None

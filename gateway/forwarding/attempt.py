@@ -123,7 +123,7 @@ class AttemptOwner(Protocol):
 
 
 class Attempt:
-    """One attempt at a call: it sends the call to its lease's backend, and relays the answer. Used once."""
+    """One attempt at a call: it sends the call to the backend of its Lease, and relays the answer. Used once."""
 
     __slots__ = (
         "_asks_ids", "_backend", "_backend_client", "_call", "_context", "_has_counted_disconnect", "_kind", "_lease",

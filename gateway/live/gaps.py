@@ -25,8 +25,8 @@ class _SeenTier:
 
 
 class LiveGaps:
-    """The latest service gap of each tier of one pool, for the live document: the largest difference in service over
-    weight between two waiting tenants. Mutable.
+    """The latest service gap of each tier of one pool, for the live document (the data of the live page): the largest
+    difference in service over weight between two waiting tenants. Mutable.
     """
 
     def __init__(self) -> None:

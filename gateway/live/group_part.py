@@ -11,8 +11,8 @@ from gateway.live.schema import LiveGroupDocument, LiveGroupPool, LivePageDocume
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """The rule that reduces the live document to the part that the administrator of one group sees. Viewers with equal
-    rules get the same bytes.
+    """The rule that reduces the live document (the data of the live page) to the part that the administrator of one
+    group sees. Viewers with equal rules get the same bytes.
     """
 
     group: str

@@ -34,9 +34,9 @@ _CHANGES: Final = msgspec.msgpack.Decoder(EndedChanges)
 
 
 class Live:
-    """The parts of one process that make the live document and stream it to viewers. Made on the loop before the parts
-    that it observes: `record` gets the metrics' samples of pools, and `ended` gets each ended call. Call `connect` when
-    all parts exist; at the end, stop `feed`.
+    """The parts of one process that make the live document (the data of the live page) and stream it to viewers. Made
+    on the loop before the parts that it observes: `record` gets the metrics' samples of pools, and `ended` gets each
+    ended call. Call `connect` when all parts exist; at the end, stop `feed`.
     """
 
     def __init__(self, pool_of: Callable[[str], str | None], others: Others) -> None:

@@ -46,8 +46,8 @@ class Reading:
 
 
 class PoolRecord:
-    """One pool's record for the live document: its service in the last 10 s, minute and 15 minutes, and the latest
-    snapshot of its Scheduler. Mutable.
+    """One pool's record for the live document (the data of the live page): its service in the last 10 s, minute and 15
+    minutes, and the latest snapshot of its Scheduler. Mutable.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class PoolRecord:
 
 
 class LiveRecord:
-    """The records of all pools for the live document. Mutable. A LookWatch: it gets the metrics' samples."""
+    """The PoolRecords of all pools, for the live document. Mutable. A LookWatch: it gets the metrics' samples."""
 
     def __init__(self) -> None:
         self.pools: dict[str, PoolRecord] = {}

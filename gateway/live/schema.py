@@ -66,8 +66,8 @@ class ClusterView(Struct, frozen=True):
 
 
 class LivePageGateway(Struct, kw_only=True):
-    """The gateway process that made the live document. `embedded_engine`: its backend is its own simulated engine.
-    `demo`: whether demo tenants run; null: this gateway cannot run them.
+    """The gateway process that made the live document (the data of the live page). `embedded_engine`: its backend is
+    its own simulated engine. `demo`: whether demo tenants run; null: this gateway cannot run them.
     """
 
     name: str
@@ -171,7 +171,7 @@ class LivePageBackend(Struct, kw_only=True):
     `size`: whether `requests_limit` is `given` (configured or reported), `learnt` or `assumed`. `unavailable_since`: in
     seconds since 1970, as this process saw it; null: it is available, or is only being drained.
 
-    The rest is of the last minute, while a page was open. `token_s`: the median of `step_measured_s`.
+    The rest is of the last minute, while a live page was open. `token_s`: the median of `step_measured_s`.
     `step_error_ratio`: the median of predicted over measured time. `slow_ratio`: `token_s` over the (lower) median of
     the pool's backends. `full_ratio`: of the samples in which requests waited for a backend, the part in which it took
     no more. Null: not known, or no request waited.
@@ -293,8 +293,8 @@ class LivePageDocument(Struct, kw_only=True):
 
 
 class LiveGroupPool(Struct, kw_only=True):
-    """A pool in the live document of one group's administrator. `queued`, `in_flight` and `oldest_wait_s` are over the
-    group's tenants. `groups` has only the group itself.
+    """A pool in the part of the live document that one group's administrator sees. `queued`, `in_flight` and
+    `oldest_wait_s` are over the group's tenants. `groups` has only the group itself.
     """
 
     policy: str
@@ -306,8 +306,8 @@ class LiveGroupPool(Struct, kw_only=True):
 
 
 class LiveGroupDocument(Struct, kw_only=True):
-    """The part of the live document that the administrator of one group sees. It has the pools that any of the group's
-    tenants used within 15 minutes. It can be streamed like the whole document.
+    """The part of the live document (the data of the live page) that the administrator of one group sees. It has the
+    pools that any of the group's tenants used within 15 minutes. It can be streamed like the whole document.
     """
 
     at: float

@@ -40,7 +40,7 @@ class EtagMismatch(RegistryError):  # noqa: N818
 
 
 class DeclaredInFile(RegistryError):  # noqa: N818
-    """An error: only the file declares the entry, so the API can override it, but not delete it."""
+    """An error: only the configuration file declares the entry, so the API can override it, but not delete it."""
 
 
 class Invalid(RegistryError):  # noqa: N818

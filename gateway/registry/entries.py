@@ -33,8 +33,7 @@ class Entry:
     """One entry of the registry: the desired state of a tenant, a backend or another thing. `body` holds the fields
     that were set; `section` also has the defaults of the others.
 
-    `version` is the version of its document in the store, 0 if only the file declares it; `etag` changes whenever
-    `body` does.
+    `version` is the version of its document in the store, 0 if it has none there; `etag` changes whenever `body` does.
     """
 
     kind: str
@@ -90,7 +89,7 @@ def _declared_key(record: KeyRecord) -> ApiKey:
 
 class View:
     """All entries of the registry, in memory, by kind and name. An entry comes from its document in the store or,
-    without one, from its declaration in the file or by discovery. Mutable.
+    without one, from its declaration in the configuration file or by discovery. Mutable.
     """
 
     def __init__(self, declared: Declared) -> None:

@@ -22,10 +22,10 @@ class MemberPlace:
     process listens; `secret` and `credentials`, if not configured, when Redis gives the secret.
 
     `name` is never used again by another process. `listen` is the path of a Unix socket, or host and port; `advertise`
-    is the address that others connect to, "" for the bound one. `secret` is known to all processes of the order and to
-    no other; `credentials` authenticate them over TCP. If `leader_address` is set, a parent process has appointed the
-    leader: the process that listens there, in this epoch; `others` are the members that run already. If it is None, a
-    store elects the leader.
+    is the address that others connect to, "" if it is the one that it listens at. `secret` is known to all processes of
+    the order and to no other; `credentials` authenticate them over TCP. If `leader_address` is set, a parent process
+    has appointed the leader: the process that listens there, in this epoch; `others` are the members that run already.
+    If it is None, a store elects the leader.
     """
 
     name: str

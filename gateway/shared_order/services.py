@@ -54,9 +54,9 @@ _ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
 
 
 class MemberPort:
-    """The port at which the other processes of a shared order reach this one. The path /order carries the leader's and
-    the followers' messages. The path /services carries questions to the named functions in `services`, and their
-    answers.
+    """The port at which the other processes of a shared order (a leader decides for several processes) reach this one.
+    The path /order carries the leader's and the followers' messages. The path /services carries questions to the named
+    functions in `services`, and their answers.
     """
 
     def __init__(
@@ -238,8 +238,8 @@ class ServiceClient:
 
 
 class Peers(Others):
-    """The access of one process to the other processes of its shared order: it sends questions to their MemberPorts.
-    Made on the loop; call `close` at the end.
+    """The access of one process to the other processes of its shared order (a leader decides for all): it sends
+    questions to their MemberPorts. Made on the loop; call `close` at the end.
     """
 
     def __init__(self, order: SharedOrder, tasks: Tasks) -> None:

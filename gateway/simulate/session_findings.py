@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFindings:
-    """The results of all agents' sessions in a simulated run. A turn's wait is from its arrival to its dispatch; a
-    session lasts from its first arrival to its last end. `held_turns` waited until a KV pool had room for their
-    contexts, `held_mean_s` seconds on average. `pauses` counts how often a session lost its room; `yields` counts those
-    of them where it had used its quantum. `held_max` and `paused_max` are the most sessions that were held, and paused,
-    at once. `etas` has, for each engine, the part of its KV pool that sessions could have at the end.
+    """The results of all agents' sessions in a simulated run. The wait of a turn (a call) is from its arrival to its
+    dispatch; a session lasts from its first arrival to its last end. `held_turns` waited until a KV pool had room for
+    their contexts, `held_mean_s` seconds on average. `pauses` counts how often a session lost its room; `yields` counts
+    those of them where it had used its quantum (SessionRules). `held_max` and `paused_max` are the most sessions that
+    were held, and paused, at once. `etas` has, for each engine, the part of its KV pool that sessions could have at the
+    end.
     """
 
     sessions: int

@@ -14,8 +14,8 @@ REMEMBERED_MAX: Final = 100_000
 
 
 class SessionTimes:
-    """A measurement of how long sessions take in one simulated run, and how long their turns wait. Mutable; it gets
-    every call, with or without a session.
+    """A measurement of how long sessions take in one simulated run, and how long their turns (calls) wait. Mutable; it
+    gets every call, with or without a session.
     """
 
     def __init__(self) -> None:

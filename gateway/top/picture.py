@@ -48,9 +48,9 @@ Line = Sequence[tuple[str, Look]]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What `fairlead top` knows about the gateway: the live document, the requests for the present view, and the
-    connection. `requests` None: not known yet; `requests_error` is the reason why they cannot be read. `notice` is a
-    sentence about the connection; `is_lost`: the connection is broken now.
+    """What `fairlead top` knows about the gateway: the live document (the data of the live page), the requests for the
+    present view, and the connection. `requests` None: not known yet; `requests_error` is the reason why they cannot be
+    read. `notice` is a sentence about the connection; `is_lost`: the connection is broken now.
     """
 
     document: Mapping[str, Any]

@@ -64,11 +64,11 @@ class ProfiledQuadraticPrice:
 
 @dataclass(frozen=True, slots=True)
 class ExtendPrice:
-    """The price of DLPM: a fixed number of service units for each token that has to be computed. Prompt tokens in the
-    prefix cache are free.
+    """The price of the fairness policy DLPM: a fixed number of service units for each token that has to be computed.
+    Prompt tokens in the prefix cache are free.
 
     *Extend tokens* are the prompt tokens that are not cached. The prices of extend and output tokens, 1 and 2, are
-    those of the paper's evaluation.
+    those of the DLPM paper's evaluation.
     """
 
     extend: float = 1.0

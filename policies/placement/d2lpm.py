@@ -26,8 +26,9 @@ WORKERS_MAX = 1024  # deficits of one tenant; beyond it, those of removed backen
 
 
 class D2lpm(ArrivalPlacement):
-    """The arrival placement D2LPM. For each tenant it keeps one deficit per backend: the service that the tenant may
-    still receive there before its next refill, in service units. A new tenant or backend starts at zero. Mutable.
+    """The arrival placement D2LPM (it chooses a backend when a request arrives). For each tenant it keeps one deficit
+    per backend: the service that the tenant may still receive there before its next refill, in service units. A new
+    tenant or backend starts at zero. Mutable.
     """
 
     reads_prefixes = True

@@ -16,8 +16,9 @@ from policies.types import Request
 
 
 class LongestPrefix(Placement):
-    """A late placement on the backend that holds the most leading blocks of the prompt, if they are more than half of
-    the prompt. Otherwise, and for ties, the least full backend is chosen, then the lowest id.
+    """A late placement (it chooses a backend when a request is sent) on the backend that holds the most leading blocks
+    of the prompt, if they are more than half of the prompt. Otherwise, and for ties, the least full backend is chosen,
+    then the lowest id.
     """
 
     reads_prefixes = True

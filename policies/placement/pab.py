@@ -19,10 +19,10 @@ TTFT_S = 1.0  # the window of a budget that is computed here for a request witho
 
 
 class LargestBudget(Placement):
-    """A late placement on the backend with the largest prefill admission budget: the prompt tokens that the engine can
-    take without making a request late. Only budgets that cover the uncached part of the prompt count, or all if none
-    does. Ties go to the least full backend, then by id. While any candidate's budget is not known, the least full one
-    is chosen.
+    """A late placement (it chooses a backend when a request is sent) on the backend with the largest prefill admission
+    budget: the prompt tokens that the engine can take without making a request late. Only budgets that cover the
+    uncached part of the prompt count, or all if none does. Ties go to the least full backend, then by id. While any
+    candidate's budget is not known, the least full one is chosen.
     """
 
     reads_prefixes = True

@@ -11,9 +11,9 @@ from policies.types import Request
 
 
 class PredictedTtft(Placement):
-    """A late placement on the backend with the least predicted TTFT; ties go by the reserved part of the capacity, then
-    by id. While the step-time model of any candidate with room is not yet reliable, the backend that is least full for
-    its speed is chosen, so that this model is learnt.
+    """A late placement (it chooses a backend when a request is sent) on the backend with the least predicted TTFT; ties
+    go by the reserved part of the capacity, then by id. While the step-time model of any candidate with room is not yet
+    reliable, the backend that is least full for its speed is chosen, so that this model is learnt.
     """
 
     reads_prefixes = True

@@ -49,10 +49,10 @@ class SchedulerSettings:
 
     `prediction` predicts output lengths for the order of tenants, `sizing` for the room to reserve; None: `prediction`
     does both. `admission` None: bounded queues and limits per minute. A tenant's request may be preempted for a tenant
-    whose rank is lower by more than `preempt_service` (preemption.py); None: never. While no backend is available, a
-    request waits for one up to `backend_wait_s_max` seconds (outage.py). `interrupt_rules` say when a request is
-    preempted after its first token. `sessions` are the rules for agents' sessions (session_gate.py); None: no session
-    is held.
+    whose rank is lower by more than `preempt_service` (preemption.py); None: no request is preempted because of ranks.
+    While no backend is available, a request waits for one up to `backend_wait_s_max` seconds (outage.py).
+    `interrupt_rules` say when a request is preempted after its first token. `sessions` are the rules for agents'
+    sessions (session_gate.py); None: no session is held.
 
     One poll dispatches or rejects at most `decisions_max` waiting requests. After its first decision, it takes no
     further request once it has made `asked_max` checks of whether, or when, a backend has room.

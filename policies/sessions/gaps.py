@@ -62,8 +62,8 @@ class Outlook(NamedTuple):
 
 
 class Gaps:
-    """The distribution of the idle times between two turns of a session, learnt over one tenant's sessions. Mutable, of
-    constant size.
+    """The distribution of the idle times between two turns (calls) of a session, learnt over one tenant's sessions.
+    Mutable, of constant size.
     """
 
     __slots__ = ("_ended", "_reached")

@@ -15,8 +15,8 @@ from policies.types import Request, Tenant
 
 
 class TenantTurns(ArrivalOrder):
-    """The held turns of one tenant. The head is the first turn that is not in `tried`: the current search for room has
-    not tried it yet. Mutable.
+    """The held turns (see HeldTurns) of one tenant. The head is the first turn that is not in `tried`: the current
+    search for room has not tried it yet. Mutable.
     """
 
     __slots__ = ("first", "overdue", "then", "tried")

@@ -49,8 +49,8 @@ ASKED_MAX: Final = 512  # of turns and backends in one look, each pair of which 
 
 
 class TurnEntry(NamedTuple):
-    """The decision that a turn of a session may enter the queues' order. The turn has room at `backend_id`, and goes
-    there as long as that backend is available; None: the placement chooses the backend.
+    """The decision that a turn (a call) of a session may enter the queues' order. The turn has room at `backend_id`,
+    and goes there as long as that backend is available; None: the placement chooses the backend.
     """
 
     request_id: str

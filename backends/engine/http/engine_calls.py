@@ -17,7 +17,7 @@ Parse = Callable[[bytes, str, EngineLimits], EngineCall]
 
 
 class EngineCalls:
-    """The handler of generating calls in an embedded server. It parses a call, runs it on the engines, and writes the
+    """The handler of generating calls in an EngineServer. It parses a call, runs it on the engines, and writes the
     reply as vLLM does.
     """
 

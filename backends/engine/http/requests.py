@@ -93,7 +93,7 @@ class CompletionBody(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCall:
-    """A parsed and checked call to an embedded server. Choice i belongs to prompt i // n. `tokens_max` has, for each
+    """A parsed and checked call to an EngineServer. Choice i belongs to prompt i // n. `tokens_max` has, for each
     prompt, the most output tokens of a choice.
     """
 

@@ -28,8 +28,8 @@ from backends.engine.text import AnswerText, make_answer
 
 
 class Serving:
-    """The simulated engines of one embedded server, with methods that produce replies on them. Create it on the event
-    loop that serves it.
+    """The simulated engines of one EngineServer, with methods that produce replies on them. Create it on the event loop
+    that serves it.
     """
 
     def __init__(self, options: EngineOptions) -> None:

@@ -154,7 +154,7 @@ class LastDayResource(Fields):
 class AuditResource(Fields):
     """One change in the audit log. `at`: seconds since 1970. `replica` is the gateway at whose admin port it was made;
     null: not recorded. `actor_label`: the label that the actor's key has now. `declared`: the changed entry as the
-    configuration file has it at present; null: the file does not have it.
+    configuration file has it at present; null: it is not there.
     """
 
     revision: int
@@ -211,7 +211,7 @@ class UsageDivided(Query):
 
 class UsageSumsPage(UsageDivided):
     """A query of one page of sums of usage. `first_day` and `last_day` are UTC days, both included; by default, this
-    month until today. `cursor` is the `next_cursor` of the page before.
+    month until today. `cursor` is the `next_cursor` of the previous page.
     """
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
@@ -330,7 +330,7 @@ class AppliedResource(Fields):
 
 
 class AppliedResources(Fields):
-    """The results of applying a file, one for each of its entries. They are ordered by kind, then as in the file."""
+    """The results of applying a file, one for each of its entries, ordered by kind, then as in that file."""
 
     items: Annotated[list[AppliedResource], Field(max_length=CHANGES_MAX)]
 

@@ -43,8 +43,8 @@ class Reserve(Fields):
 
 
 class BackendState(Fields):
-    """The state of one backend. `steps` null: no step time model limits the backend. `foreign_*` is the load by clients
-    that do not use this gateway. `reserves` are by tier.
+    """The state of one backend. `steps` is the state of its limit by step time; null: it has no step time model.
+    `foreign_*` is the load by clients that do not use this gateway. `reserves` are by tier.
     """
 
     available: bool
@@ -105,8 +105,8 @@ class TenantStateResource(Fields):
     """The state of one tenant in one pool.
 
     `service` is the service charged since start: tokens times their prices, in service units; `service_per_s` is its
-    recent rate. `rank` orders the tenants of a tier, least first; `key` is its old name. `slack_s_min` is the least
-    slack of the tenant's requests: the seconds until the next token is due.
+    recent rate. `rank` orders the tenants of a tier, least first; `key` is the old name of `rank`. `slack_s_min` is the
+    least slack of the tenant's requests: the seconds until the next token is due.
     """
 
     pool: str

@@ -67,7 +67,7 @@ class PreviewResource(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewRoutes:
-    """The admin route that previews the effect of an edit on shares."""
+    """The admin route that previews an edit: how it would change the shares of service."""
 
     registry: Registry
     live: Live

@@ -23,7 +23,7 @@ PROCESS_BYTES = 8
 
 
 class Claimed(Enum):
-    """The result of trying to claim a notice: it is this process's, another process's, or was sent before."""
+    """The result of trying to claim (take on sending) a notice: it is this process's, another's, or was sent before."""
 
     MINE = "mine"
     THEIRS = "theirs"

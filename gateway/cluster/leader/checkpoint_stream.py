@@ -22,8 +22,8 @@ Parts = list[tuple[str, CheckpointPart]]
 
 
 class CheckpointStream:
-    """The maker of one leader's checkpoints. It sends the changes of each new checkpoint to the members, and a whole
-    checkpoint to a member that lacks the previous one. Mutable.
+    """The maker of one leader's checkpoints. It sends the changes of each new checkpoint to the members (processes of
+    the cluster), and a whole checkpoint to a member that lacks the previous one. Mutable.
     """
 
     def __init__(self, epoch: Epoch, leader: str, newest: NewestCheckpoint) -> None:

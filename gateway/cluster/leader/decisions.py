@@ -15,8 +15,8 @@ KEPT_MAX: Final = 10_000  # rejections that members may have missed
 
 
 class Decisions:
-    """The converter of one pool's decisions into messages to the members. It keeps the last rejections, to repeat them
-    to members that missed them. Mutable.
+    """The converter of one pool's decisions into messages to the members (processes of the cluster). It keeps the last
+    rejections, to repeat them to members that missed them. Mutable.
     """
 
     def __init__(

@@ -10,8 +10,8 @@ from gateway.cluster.wire import WantCheckpoint
 
 
 class Gathering:
-    """The wait of a new leader before its first decision. It ends when every member has reported its running requests,
-    or has been silent for too long, and the leader has the newest checkpoint. Mutable.
+    """The wait of a new leader before its first decision. It ends when every member (process of the cluster) has
+    reported its running requests, or has been silent for too long, and the leader has the newest checkpoint. Mutable.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ OWN: Final = ""  # the source of facts of the leader's own process
 
 class Intake:
     """The leader's processing of received facts (what happened to a request, a backend or a tenant): it takes them from
-    the inbox, and passes each to its pool or member. Mutable.
+    the inbox, and passes each to its pool, or to the record of its member (process). Mutable.
     """
 
     def __init__(

@@ -16,8 +16,8 @@ from policies.types import NO_USAGE, Cause, Request, Tenant
 
 
 class Joining:
-    """The leader's handling of the full report that a joining member makes of its requests in one pool. It corrects the
-    leader's record of these requests by the report.
+    """The leader's handling of the full report that a joining member (process of the cluster) makes of its requests in
+    one pool. It corrects the leader's record of these requests by the report.
     """
 
     def __init__(

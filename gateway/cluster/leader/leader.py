@@ -38,8 +38,8 @@ from policies.types import ALONE, ReplicaShare, Tenant
 
 
 class Leader:
-    """The leader of a cluster for one epoch: it runs the Schedulers of all pools for all members. Mutable. It ends with
-    a StepDown instruction, and is not used again.
+    """The leader of a cluster for one epoch: it runs the Schedulers of all pools for all members (processes). Mutable.
+    It ends with a StepDown instruction, and is not used again.
     """
 
     def __init__(

@@ -120,8 +120,8 @@ Handler = Callable[[str, OrderedRequest, float], object]
 
 
 class Chores:
-    """A queue of work on all requests of a member, for example after the member has left. The work is done in small
-    pieces, so that no turn of the leader takes long. Mutable.
+    """A queue of work on all requests of a member (process of the cluster), for example after the member has left. The
+    work is done in small pieces, so that no turn of the leader on its event loop takes long. Mutable.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from policies.types import ReplicaShare, Tenant
 
 
 class PoolOrder:
-    """One pool at the leader: its Scheduler, which decides on the requests of all members. Mutable."""
+    """One pool at the leader: its Scheduler, which decides on the requests of all processes. Mutable."""
 
     def __init__(
         self, name: str, scheduler: SharedSchedulerProtocol, tenant_of: Callable[[str], Tenant | None]

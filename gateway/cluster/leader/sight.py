@@ -11,7 +11,7 @@ from policies.types import BackendLoad, Outcome
 
 class Sight:
     """The results of the leader's own polls: which backends it reaches. They show whether the leader reaches no backend
-    while another member does. Mutable.
+    while another member (process) does. Mutable.
     """
 
     def __init__(self) -> None:

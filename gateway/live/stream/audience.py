@@ -29,7 +29,7 @@ ALONE_AT: Final = "at"  # a change of this member alone is not worth an event
 
 
 class Viewer:
-    """One viewer of the live document: its HTTP request, and the events that wait to be sent to it. Mutable."""
+    """One viewer of the live page's data: its HTTP request, and the events that wait to be sent to it. Mutable."""
 
     def __init__(self, request: "web.BaseRequest", *, takes_gzip: bool) -> None:
         self.takes_gzip = takes_gzip
@@ -68,7 +68,7 @@ class Viewer:
 
 
 class Audience:
-    """The viewers that see the same part of the live document. Each event is encoded once for all of them. Mutable."""
+    """The viewers that see the same part of the live page's data. Each event is encoded once for all. Mutable."""
 
     def __init__(self, part: GroupPart | None, now: float) -> None:
         """`part` None: the whole document. `now`: seconds of the loop's clock."""

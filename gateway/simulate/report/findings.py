@@ -108,6 +108,6 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The facts that all runs of a comparison have in common, as text for the reader."""
+    """The facts that all runs of a comparison have in common, as text for the report."""
 
     facts: Mapping[str, str]

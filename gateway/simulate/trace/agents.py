@@ -90,8 +90,8 @@ class Agents:
 
 
 class PlannedTurn(NamedTuple):
-    """One planned turn of an agent in a generated trace. `session` is the number of its session, from 0. `gap_s` is the
-    time in seconds since the end of the agent's previous turn, even if that was in another session.
+    """One planned turn (a call) of an agent in a generated trace. `session` is the number of its session, from 0.
+    `gap_s` is the time in seconds since the end of the agent's previous turn, even if that was in another session.
     """
 
     session: int

@@ -133,8 +133,8 @@ class Blocks:
 
 
 class SessionPrompts:
-    """A maker of the prompts of sessions, for a trace that says which turn of a session a call is, but has no prompts.
-    Mutable: it gives each new session and tenant the next number.
+    """A maker of the prompts of sessions, for a trace that says which turn (which of its calls) of a session a call is,
+    but has no prompts. Mutable: it gives each new session and tenant the next number.
     """
 
     def __init__(self) -> None:

@@ -43,8 +43,9 @@ class SplitChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedChanges:
-    """The changes of settings that a what-if simulates. `engines` is the number of additional engines; below 0: of
-    removed ones. `patches` are JSON merge patches of registry entries, by kind and id. `splits` are by alias.
+    """The changes of settings that a what-if (see WhatIf) simulates. `engines` is the number of additional engines;
+    below 0: of removed ones. `patches` are JSON merge patches of registry entries, by kind and id. `splits` are by
+    alias.
     """
 
     engines: int = 0

@@ -11,9 +11,9 @@ from gateway.simulate.session_findings import SessionFindings
 
 
 class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):
-    """The changes that a what-if makes for sessions of agents. Each engine's KV pool is made `kv_scale` times as large.
-    `held`: whether turns wait while their contexts do not fit; None: as configured. `room_ratio`: the part of the KV
-    pool that contexts may take, from 0 to 1; None: it is learnt.
+    """The changes that a what-if (see WhatIf) makes for sessions of agents. Each engine's KV pool is made `kv_scale`
+    times as large. `held`: whether turns (calls of a session) wait while their contexts do not fit; None: as
+    configured. `room_ratio`: the part of the KV pool that contexts may take, from 0 to 1; None: it is learnt.
     """
 
     kv_scale: float = 1.0
@@ -43,8 +43,9 @@ class EngineSpec(msgspec.Struct, kw_only=True):
 
 
 class InsteadSpec(msgspec.Struct, kw_only=True):
-    """The specification of a what-if's second simulation, which has the settings to be tried: the paths of its files,
-    and its number of additional engines. `trace` None: it has the same calls as the first simulation.
+    """The specification of a what-if's second simulation (see WhatIfSpec), which has the settings to be tried: the
+    paths of its files, and its number of additional engines. `trace` None: it has the same calls as the first
+    simulation.
     """
 
     trace: str | None
@@ -129,7 +130,7 @@ class Trust(msgspec.Struct, kw_only=True):
 
 
 class WhatIfFound(msgspec.Struct, kw_only=True):
-    """The results so far of a what-if's simulations. `setting` describes the first one; empty: it has not ended."""
+    """The results so far of a what-if's two simulations (see WhatIf). Empty or null: not known yet."""
 
     setting: dict[str, str] = {}
     closed_loop_calls: int | None = None

@@ -50,7 +50,7 @@ BESIDE: Final = ("key", "ttft_s", "took_s", "is_running", "came_before", "alias"
 
 
 class RecordedCalls:
-    """The calls of the last hour that this process accepted, for what-ifs. Mutable; it gets each ended call."""
+    """The calls of the last hour that this process accepted, for WhatIfs. Mutable; it gets each ended call."""
 
     def __init__(self) -> None:
         self._calls: deque[RecordedCall] = deque()
