@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from gateway.admin.models import backends, forms, policies, resources
+from gateway.admin.models import backends, forms, resources
+from gateway.admin.resources import pools
 from gateway.admin.resources.collection import CollectionModels
 from gateway.config.aliases import AliasSection
 from gateway.config.prices import PriceSection
@@ -132,9 +133,9 @@ def test_every_setting_is_described():
 
 def test_what_the_api_changes_of_a_pool_is_what_a_file_may_say_of_it():
     own = Scheduling.model_json_schema()
-    pool = policies.PoolFields.model_json_schema()
+    pool = pools.PoolFields.model_json_schema()
     assert set(PoolSettings.model_fields) == {"scheduling"}
-    for kind in policies.LIVE_KINDS:
+    for kind in pools.LIVE_KINDS:
         forms = [form for form in own["properties"][kind]["anyOf"] if "properties" in form]
         models = [
             _resolved(form, pool["$defs"])
