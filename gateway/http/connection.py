@@ -235,6 +235,14 @@ class ClientConnection(asyncio.Protocol):
             and not self.transport.get_write_buffer_size()
         )
 
+    def has_unread_bytes(self) -> bool:
+        """Whether bytes of the client wait in the kernel: a request that its turn of the loop has not reached."""
+        from fcntl import ioctl  # noqa: PLC0415 - few gateways are short of descriptors
+        from termios import FIONREAD  # noqa: PLC0415
+
+        connection = self.transport.get_extra_info("socket")
+        return connection is not None and any(ioctl(connection.fileno(), FIONREAD, bytes(4)))
+
     # Internal: answering.
 
     def _go_on(self) -> None:

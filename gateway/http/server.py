@@ -74,7 +74,8 @@ class GatewayServer:
         idle_before = self._loop.time() - idle_s
         idle = [(each.idle_since, id(each), each) for each in self.connections if each.has_idled_since(idle_before)]
         for *_, connection in heapq.nsmallest(count, idle):
-            connection.transport.close()
+            if not connection.has_unread_bytes():
+                connection.transport.close()
 
     async def shutdown(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` seconds for the handlers, then cancel them; close all connections."""

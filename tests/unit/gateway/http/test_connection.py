@@ -8,6 +8,7 @@ repeated.
 import asyncio
 import gc
 import re
+import socket
 from random import Random
 
 import pytest
@@ -717,6 +718,21 @@ async def test_what_makes_room_are_answered_connections_the_longest_idle_first()
     assert closed() == [False] * 4 + [True, True, True]
     for connection, _ in pairs:
         connection.connection_lost(None)
+
+
+async def test_an_idle_connection_whose_next_request_has_come_unread_is_not_closed():
+    house, loop = House(), asyncio.get_running_loop()
+    client, accepted = socket.socketpair()
+    with client:
+        client.setblocking(False)
+        await loop.connect_accepted_socket(house.server, accepted)
+        async with asyncio.timeout(15):
+            for _ in range(2):
+                client.send(PROBE)
+                house.server.close_idle(9, 0.0)
+                assert (await loop.sock_recv(client, 4096)).startswith(b"HTTP/1.1 200")
+            house.server.close_idle(9, 0.0)
+            assert await loop.sock_recv(client, 4096) == b""
 
 
 async def test_what_is_left_of_a_connection_is_dropped_for_a_while_after_its_last_answer(monkeypatch):
