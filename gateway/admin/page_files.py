@@ -65,8 +65,8 @@ class StaticFile:
 
 
 class StaticFiles:
-    """The static files of the page (the admin port's web interface), by path. They are the files of a folder, which is
-    read once, and the files `made`, by name, which the gateway generates.
+    """The static files of the page (the admin port's web interface), by path. Some are in a folder, which is read once.
+    The gateway generates the others: `made` has their contents by name.
     """
 
     def __init__(self, folder: Path = STATIC, *, made: Mapping[str, bytes]) -> None:

@@ -79,8 +79,8 @@ class AdminRequest:
 @dataclass(frozen=True, slots=True)
 class AdminAnswer:
     """A response of the admin API. `body` is a model, and `encoded` a body that is already JSON; without both, the
-    status is 204. `location` is the path, below ROOT, of a new entry; the status is then 201. If `pieces` is set, the
-    body is a file of type `media_type` and name `file_name`, written piece by piece.
+    status is 204. `location` is the path, below ROOT (/admin/v1), of a new entry; the status is then 201. If `pieces`
+    is set, the body is a file of type `media_type` and name `file_name`, written piece by piece.
     """
 
     body: BaseModel | None = None
@@ -111,8 +111,8 @@ def refusal(caller: Caller, role: Role | None, *, for_groups: bool = False) -> s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A route of the admin API: one method at one path below ROOT. `role` is the lowest role that may use it; None: no
-    sign-in is needed. `conflicts` says why the route can return 409; None: it cannot.
+    """A route of the admin API: one method at one path below ROOT (/admin/v1). `role` is the lowest role that may use
+    it; None: no sign-in is needed. `conflicts` says why the route can return 409; None: it cannot.
     """
 
     method: str

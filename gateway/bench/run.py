@@ -74,7 +74,9 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One tenant's part of all service in a bench (`share`, 0 to 1), compared with the part by its weight."""
+    """One tenant's part of all service in a bench (`share`, 0 to 1), compared with the part that its weight entitles it
+    to (`share_by_weight`).
+    """
 
     tenant: str
     weight: float
@@ -108,7 +110,8 @@ class Found:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The plan of a bench: the server to measure (`spec`), its API key and model, and how many `seconds` to measure in
-    all. `tenants` is the number of tenants that compete; meanwhile, at most `slots` calls are at the server at once.
+    all. `tenants` is the number of tenants that compete; while they do, at most `slots` calls are at the server at
+    once.
     """
 
     spec: BackendSpec

@@ -46,10 +46,10 @@ class StoreCall:
 
     `epoch` is the highest epoch (number of a leadership) that the member knows; for RENEW and RELEASE, it is the epoch
     that the member leads (0: none). `number` grows with each call. `sent_at` is in seconds of the member's clock.
-    `free_epoch`: the member's consent to the lease of the leader of this or an earlier epoch has ended, so it may help
-    another leader (0: it may not). `has_ended`: the process that leads in `free_epoch` has ended. `witnesses` are the
-    members of which a majority may renew the lease without the store: with RENEW, the list that the store shall keep;
-    with ACQUIRE, the last known list, in case the store has lost it.
+    `free_epoch`: the member is no longer bound to a leader of this or an earlier epoch, so it may help another one to
+    lead (0: it may not). `has_ended`: the process that leads in `free_epoch` has ended. `witnesses` are the members of
+    which a majority may renew the leader's lease (the time for which it may decide) without the store: with RENEW, the
+    list that the store shall keep; with ACQUIRE, the last known list, in case the store has lost it.
     """
 
     ask: Ask

@@ -27,8 +27,8 @@ from policies.types import Tenant
 
 
 class Member:
-    """One process of a cluster, as sans-IO rules. It always has a Follower. It has a Campaign (its part in the
-    election) where a store elects the leader, and a Leader while it leads.
+    """One process of a cluster, as rules without I/O: its caller has the sockets and the store. It always has a
+    Follower. It has a Campaign (its part in the election) where a store elects the leader, and a Leader while it leads.
     """
 
     def __init__(

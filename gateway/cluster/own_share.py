@@ -19,8 +19,8 @@ COUNT_S: Final = 60.0  # rule 25: N is the most members within so long
 
 class OwnShare:
     """The part of every limit that one member (a process of the cluster) may use while it is alone: 1/N, where N is the
-    highest number of listed members in the last minute. It returns tenants, and facts about groups and backends, with
-    their limits reduced to that part. Mutable.
+    highest number of members that the election store has listed in the last minute. It returns tenants, and facts about
+    groups and backends, with their limits reduced to that part. Mutable.
     """
 
     def __init__(self, name: str, tenant_of: Callable[[str], Tenant | None]) -> None:

@@ -33,8 +33,8 @@ class LimitsOf(NamedTuple):
 
 
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
-    """The base of all messages between a leader and its followers. In all of them, `number` is the follower's number of
-    a request. Their docstrings cite rules by number; gateway/cluster/__init__.py has the rules.
+    """The base of all messages between a leader and its followers. In all of them, `number` is the number by which the
+    follower names a request. The rules that their docstrings cite are in gateway/cluster/__init__.py.
     """
 
 
@@ -73,8 +73,9 @@ class Finish(WireMessage, frozen=True, tag="f"):
 
 
 class Told(WireMessage, frozen=True, tag="t"):
-    """The follower's message of a fact about a dispatched request, such as that it returned to its queue. The
-    `request_id` and the time in the fact are the follower's. (Rules 8, 15, 16 of gateway/cluster.)
+    """The follower's message of a fact about a dispatched request, such as that it returned to its queue. In the fact,
+    `request_id` is the follower's id of the request, and the time is by the follower's clock. (Rules 8, 15, 16 of
+    gateway/cluster.)
     """
 
     number: int
@@ -83,7 +84,8 @@ class Told(WireMessage, frozen=True, tag="t"):
 
 class Gone(WireMessage, frozen=True, tag="g"):
     """The follower's message that a client left before the follower knew of the dispatch of its request, so nothing was
-    sent to a backend (rule 14 of gateway/cluster). `entry` as in Finish.
+    sent to a backend (rule 14 of gateway/cluster). `entry` is the number of the request's entry in the ChargeLog, the
+    follower's log of ended calls.
     """
 
     number: int
@@ -91,8 +93,9 @@ class Gone(WireMessage, frozen=True, tag="g"):
 
 
 class Spend(WireMessage, frozen=True, tag="$"):
-    """The follower's message of the usage of a call that was never queued, to be charged to this tenant and key.
-    `entry` as in Finish.
+    """The follower's message of usage to be charged to this tenant and key: that of a call that was never queued, or a
+    sum of old entries of the ChargeLog, the follower's log of ended calls. `entry` is the number of the (last) entry in
+    this log.
     """
 
     tenant_id: str
@@ -189,7 +192,8 @@ class Ping(WireMessage, frozen=True, tag="i"):
 class Dispatched(WireMessage, frozen=True, tag="D"):
     """The leader's message to send a request to a backend now; fields as in policies.types.Dispatch. `limits` is the
     state of the limits per minute for the request's tenant and key. If the request is traced, `lift` is the amount by
-    which its tenant's counter was lifted, and `wait` is the reason why the request waited.
+    which its tenant's counter (service received over weight) was lifted (raised to the level of the active tenants),
+    and `wait` is the reason why the request waited.
     """
 
     number: int
@@ -206,7 +210,9 @@ class Dispatched(WireMessage, frozen=True, tag="D"):
 
 
 class Refused(WireMessage, frozen=True, tag="R"):
-    """The leader's message to reject a request; fields as in policies.types.Reject, `limits` as in Dispatched."""
+    """The leader's message to reject a request, with the reason, and the seconds after which its client may retry;
+    fields as in policies.types.Reject. `limits` is the state of the limits per minute for the request's tenant and key.
+    """
 
     number: int
     reason: Reason
@@ -236,7 +242,7 @@ class TellMore(WireMessage, frozen=True, tag="m"):
 
 class Pong(WireMessage, frozen=True, tag="o"):
     """The leader's answer to a Ping: the leader's lease lasts `lease_s` seconds from now (rule 3 of gateway/cluster).
-    `sent_at` is this time by the leader's clock; `at` is that of the Ping.
+    `sent_at` is the present time by the leader's clock; `at` repeats the field `at` of the Ping.
     """
 
     at: float
@@ -262,8 +268,9 @@ class HigherEpoch(WireMessage, frozen=True, tag="^"):
 
 
 class Shared(WireMessage, frozen=True, tag="="):
-    """The leader's message with state that all followers need, by topic, such as the models of a backend. It is sent
-    when a follower joins and on every change, before a Dispatched that needs it.
+    """The leader's message with state that all followers need, such as the models of a backend; `topic` says which
+    state. It is sent when a follower joins, and when the state changes. It precedes every Dispatched (the message to
+    send a request to a backend) that needs the state.
     """
 
     topic: str

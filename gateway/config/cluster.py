@@ -30,10 +30,10 @@ class ClusterSection(Section):
     """The settings of a cluster: gateways that put all their requests into one fair order. `enabled` None: they are a
     cluster if state.redis is set.
 
-    `host` None: the local address by which Redis is reached; `port` 0: any free one; `advertise`, the address for other
-    gateways, None: the host and port that it listens at. `name` None: the host's name and a random part. `secret_file`
-    has one secret a line: the first one issues certificates, and certificates by any of them are accepted.
-    `secret_file` None: the secret is derived from that of API keys.
+    A gateway listens for the others at `host` (None: the local address by which Redis is reached) and `port` (0: any
+    free one). `advertise` is the address at which the others reach it; None: this host and port. `name` None: the
+    host's name and a random part. `secret_file` has one secret a line: the first one issues certificates, and
+    certificates by any of them are accepted. `secret_file` None: the secret is derived from that of API keys.
     """
 
     enabled: bool | None = None

@@ -35,8 +35,8 @@ Claim = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_name
 
 
 class Issuer(Section):
-    """The settings of an identity provider, whose tokens are accepted. `jwks_url` is where its keys are; None: found by
-    OpenID Connect Discovery. A nested claim is written a.b.
+    """The settings of an identity provider whose tokens the gateway accepts. `jwks_url` is where the provider's keys
+    are; None: found by OpenID Connect Discovery. Where a setting names a claim, a.b is the claim b inside the claim a.
     """
 
     issuer: Url

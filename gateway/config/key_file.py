@@ -43,8 +43,9 @@ class KeyRecord:
 
 
 class KeyHmac:
-    """The HMAC-SHA256 of API keys by one secret. Every call has one, and the functions of the module hmac take most of
-    their time to begin. So the two hashes of an HMAC are begun here, once: SHA-256 of the padded secret (RFC 2104, 2).
+    """A maker of the HMAC-SHA256 of API keys by one secret. Every client's call needs an HMAC, and the functions of the
+    module hmac take most of their time for its beginning, which is the same for all keys: two SHA-256 hashes of the
+    padded secret (RFC 2104, 2). Here these are begun once.
     """
 
     __slots__ = ("_inner", "_outer")

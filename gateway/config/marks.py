@@ -13,7 +13,9 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """A mark on a setting that the page has in a form: its label, its unit, and an example value as YAML."""
+    """A mark (metadata) on a setting that a form of the page (the admin port's web interface) shows: the setting's
+    label, its unit, and an example value as YAML.
+    """
 
     label: str
     unit: str = ""
@@ -22,8 +24,8 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A mark on a setting that is a budget: a limit per day or month on tokens or cost. The use is stored, so that it
-    also counts after a restart.
+    """A mark (metadata) on a setting that is a budget: a limit per day or month on tokens or cost. The use is stored,
+    so that it also counts after a restart.
     """
 
     unit: Literal["tokens", "cost"]
@@ -31,7 +33,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimit:
-    """A mark on a setting that limits a tenant's part of the queue. All groups share the queue, so a group's
+    """A mark (metadata) on a setting that limits a tenant's part of the queue. All groups share the queue, so a group's
     administrator cannot change the setting.
     """
 

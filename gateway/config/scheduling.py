@@ -71,13 +71,17 @@ class SlackCounterSettings(PolicySettings):
 
 
 class DeficitLongestPrefixSettings(PolicySettings):
-    """The parameters of the fairness policy `dlpm`: the credit, in service units, that a tenant gets per refill."""
+    """The parameters of the fairness policy `dlpm`: the credit, in service units at weight 1, that every waiting tenant
+    gets when none of them has credit left.
+    """
 
     quantum_service: Positive = REFILL_SERVICE
 
 
 class AgentTagsSettings(PolicySettings):
-    """The parameters of the fairness policy `justitia`: a pool's KV tokens, and its engines' steps per second."""
+    """The parameters of the fairness policy `justitia`: a pool's KV tokens, and its engines' steps per second. From
+    both, the policy computes which agent (application of many calls) would end first in an equally shared pool.
+    """
 
     kv_tokens: Positive = KV_TOKENS
     iterations_per_s: Positive = ITERATIONS_PER_S
@@ -102,7 +106,9 @@ class NoisyOracleSettings(PolicySettings):
 
 
 class D2lpmSettings(PolicySettings):
-    """The parameters of the placement `d2lpm`: the credit, in service units, of a tenant at a backend per refill."""
+    """The parameters of the placement `d2lpm`: the credit, in service units, that a tenant gets at every backend when
+    it has none left at any of them.
+    """
 
     quantum_service: Positive = WORKER_QUANTUM_SERVICE
 
@@ -122,7 +128,9 @@ class LinearPriceSettings(PolicySettings):
 
 
 class ProfiledPriceSettings(PolicySettings):
-    """The parameters of the price `profiled`: coefficients of a quadratic function of prompt and output tokens."""
+    """The parameters of the price `profiled`: the coefficients of the quadratic function of prompt and output tokens by
+    which a request is priced in milliseconds of GPU time.
+    """
 
     prompt_ms: NotNegative = 0.21001891
     output_ms: Positive = 0.10075395
@@ -132,7 +140,9 @@ class ProfiledPriceSettings(PolicySettings):
 
 
 class FlopsPriceSettings(PolicySettings):
-    """The parameters of the price `flops`, the floating-point operations of a transformer: the size of the model."""
+    """The parameters of the price `flops`: the size of a transformer model. By this price, a request costs the billions
+    of floating-point operations that such a model needs for it.
+    """
 
     parameter_count: Positive = 6.74e9
     layers: Count = 32

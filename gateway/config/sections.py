@@ -352,8 +352,8 @@ class SharingSection(Section):
 
 
 class GroupSection(LimitedSection, SharingSection):
-    """The settings of a group of tenants, such as a department, that shares its tier like one tenant. The limits hold
-    for all of its tenants together.
+    """The settings of a group of tenants, such as a department. In its tier, the group counts as one tenant, with the
+    group's weight. The limits hold for all tenants of the group together.
     """
 
 
@@ -426,8 +426,8 @@ class ContinuationSection(Section):
 
 
 class AuthSection(Section):
-    """The settings of authentication at the data port. `secret` is the HMAC key for all API keys. Without a secret,
-    `mode` open generates a random one at every start.
+    """The settings of authentication at the data port. `secret` is the HMAC key for all API keys. Without a secret, a
+    random one is generated at every start if `mode` is open (all API keys are accepted, and calls without one).
     """
 
     mode: Literal["open", "keys"] = "open"

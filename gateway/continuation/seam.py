@@ -51,8 +51,8 @@ class Seam(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """The token ids of a prompt and of its output so far, about which the gateway asks the next backend. The questions
-    name the model `model`; `shared` has the fields of the call that a question for a completion repeats.
+    """The token ids of a prompt and of its output so far, about which the gateway asks the next backend. Each question
+    names the model `model`. `shared` has those fields of the client's call that a question to /v1/completions repeats.
     """
 
     model: str

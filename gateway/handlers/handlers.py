@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 class RequestHandlers:
     """The handlers of all paths of the data port, and the server that calls them. Made and used on the gateway's loop.
-    The reconciler sets its tenants, keys, envelopes and aliases.
+    The reconciler sets its tenants, keys, SLO envelopes (latency targets) and aliases.
     """
 
     def __init__(

@@ -72,7 +72,8 @@ class HttpRequest:
     as sent. `is_new`: its version is HTTP/1.1, not 1.0. `keeps`: its client may use the connection for further
     requests. `is_whole`: it has arrived completely. `has_begun`: the head of a streamed response was sent. `request_id`
     is set by a handler that fails, so that the error response has the logged id. `path_id` is the id in its path, such
-    as a response id; "": there is none. `heartbeat` and `open_stream` belong to event_stream.py.
+    as a response id; "": there is none. `heartbeat` sends comments to a client whose stream waits. `open_stream` is a
+    stream whose head was sent, and which another backend can continue if its backend fails.
     """
 
     __slots__ = (

@@ -44,7 +44,9 @@ class Waiting(Protocol):
 
 class Response:
     """A response that is sent whole. `fields` has its headers by name in lower case, except those for the connection,
-    the length and the date. `waiting` is notified while a long body is sent, and when the body was sent or dropped.
+    the length and the date. `waiting` accounts for the memory of a long body until the client has read it (None:
+    nothing does): the connection tells it of each piece that the client has read, and when the body was sent or
+    dropped.
     """
 
     __slots__ = ("body", "fields", "status", "waiting")

@@ -17,7 +17,8 @@ _HOST_BITS = 64
 
 class Buckets:
     """A set of token buckets for rate limits, one for each name. A bucket holds at most `burst` tokens, and is refilled
-    by `per_s` tokens per second. Mutable. Of too many names, the least recently used one is dropped.
+    by `per_s` tokens per second. Mutable. There are at most ADDRESSES_MAX buckets: a further one replaces the least
+    recently used one.
     """
 
     def __init__(self, burst: float, per_s: float) -> None:

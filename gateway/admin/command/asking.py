@@ -67,8 +67,9 @@ def prints(command: C) -> C:
 
 
 class TargetGroup(TyperGroup):
-    """A group of commands whose common options (see Given) may also stand after each of its commands. The options of
-    the output form may stand there only for a command that is marked with `prints`.
+    """A group of commands with common options (see Given), which may stand before a command or after it. After a
+    command, the options that choose the output form (OutputForm) are allowed only if the command is marked with
+    `prints`.
     """
 
     def __init__(self, **attributes: Any) -> None:

@@ -74,8 +74,8 @@ def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[
 class EntryScope:
     """The rights of a group's administrator to entries of one kind. `sees` returns whether a caller sees an entry.
     `reads` and `changes`: whether the administrator may read entries, and change them. `name` checks the name of a new
-    entry. `give` returns the body that the caller may store. Both raise AdminProblem. A PUT that does not set the
-    fields `keeps` leaves them unchanged. Callers that administer no group are not limited.
+    entry, and `give` returns the body that the caller may store; these two raise AdminProblem. `keeps` names fields
+    that a PUT leaves unchanged if it does not set them. Callers that administer no group are not limited.
     """
 
     sees: Callable[[Caller, Entry], bool]
@@ -107,9 +107,9 @@ FOR_NO_GROUP = EntryScope(sees=lambda caller, _entry: caller.group is None, read
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
     """The routes of the admin API for one kind of stored entry. Callers of `role` may create, change and delete.
-    `check` gets the body of an entry that is to be created, and the name of the part of the request that holds it, for
-    messages. It raises AdminProblem if there must be no such entry. `show` makes the model of an entry for a response;
-    None: it is the fields of the entry's section.
+    `check` raises AdminProblem if a new entry is not allowed. It gets the body of the entry and, for the error message,
+    the name of the part of the request in which the body is. `show` makes the model of an entry for a response; None:
+    it is the fields of the entry's section.
     """
 
     kind: str

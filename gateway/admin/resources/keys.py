@@ -35,8 +35,8 @@ SCHEMAS = {"id": {"type": "string", "pattern": NAME_PATTERN}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRoutes:
-    """The admin routes of API keys. `hmac_hex` computes the HMAC of a key, as which the key is stored;
-    `checks_tenants`: the data port checks keys.
+    """The admin routes of API keys. `hmac_hex` computes the HMAC of a key, as which the key is stored.
+    `checks_tenants`: whether the data port checks keys; if not, no key is made for a tenant.
     """
 
     registry: Registry

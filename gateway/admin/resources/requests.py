@@ -43,9 +43,10 @@ class PhasesResource(Fields):
 class WaitResource(Fields):
     """The reason why a request is queued, as a `reason` and as a sentence (`text`).
 
-    `ahead`: the tenant whose request is next; null: its own tenant is next, or the order is not why it waits.
-    `ahead_requests`: how many requests of its own tenant are queued before it. `start_s`: in how many seconds it will
-    be sent, as predicted from these requests and the recent pace of its tenant's queue; null: there is no forecast.
+    `ahead`: the tenant whose request is the next one in the queue; null: it is the tenant of this request, or this
+    request waits for another reason than the order of the queue. `ahead_requests`: how many requests of the same tenant
+    are queued before this one. `start_s`: in how many seconds it will be sent, as predicted from these requests and the
+    recent pace of its tenant's queue; null: there is no forecast.
     """
 
     reason: Wait

@@ -14,7 +14,7 @@ REFUSED_MAX: Final = 100  # at once
 class Leaderless:
     """The deadlines of the queued requests of one member (a process of the cluster) while no leader decides for it. A
     request is refused at its deadline: when its queue timeout ends or after 5 s without a leader, whichever is earlier.
-    If its answer has begun, only the 5 s count. Mutable.
+    For a request whose output has begun, and which waits again, only the 5 s count. Mutable.
     """
 
     def __init__(self, wait_s_max: float, now: float) -> None:

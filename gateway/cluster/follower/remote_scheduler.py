@@ -36,8 +36,8 @@ AskLimits = Callable[[str, LimitsOf, Callable[[RateLimits], None]], None]
 class RemoteScheduler:
     """The stand-in for one pool's Scheduler in a process of a cluster. It passes facts (what happened to a request, a
     backend or a tenant) to the leader, whose Scheduler decides. `poll` returns the leader's decisions; if messages have
-    come, call `Member.tick` before it. Whenever `UsageTelling.is_due`, report the usage of all running requests with
-    `tokens`.
+    come, call `Member.tick` before `poll`. Whenever `UsageTelling.is_due`, call `tokens` for each running request, with
+    its usage.
     """
 
     def __init__(self, pool: str, member: Member, ask_limits: AskLimits) -> None:
