@@ -10,8 +10,8 @@ if TYPE_CHECKING:  # loaded only where it is on
 
 
 class EmbeddedEngine:
-    """A simulated inference engine inside the gateway, which is its backend if no backend is configured. Call `start`
-    only in this case, and `stop` at the end.
+    """A simulated inference engine that runs inside the gateway. A gateway without configured backends uses it as its
+    only backend. Call `start` only in this case, and `stop` at the end.
     """
 
     def __init__(self, section: EngineSection) -> None:

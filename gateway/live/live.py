@@ -35,8 +35,9 @@ _CHANGES: Final = msgspec.msgpack.Decoder(EndedChanges)
 
 class Live:
     """The parts of one process that make the live document (the data of the live page) and stream it to viewers. Made
-    on the loop before the parts that it observes: `record` gets the metrics' samples of pools, and `ended` gets each
-    ended call. Call `connect` when all parts exist; at the end, stop `feed`.
+    on the loop before the parts of the gateway that it observes. Its `record` gets the samples of pools that the
+    metrics take, its `ended` gets each ended call, and its `feed` sends the document to viewers. Call `connect` when
+    all parts of the gateway exist, and `feed.stop` at the end.
     """
 
     def __init__(self, pool_of: Callable[[str], str | None], others: Others) -> None:

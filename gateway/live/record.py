@@ -92,7 +92,9 @@ class PoolRecord:
 
 
 class LiveRecord:
-    """The PoolRecords of all pools, for the live document. Mutable. A LookWatch: it gets the metrics' samples."""
+    """The PoolRecords of all pools, for the live document (the data of the live page). Mutable. It is a LookWatch: an
+    observer that gets each sample of a pool that the metrics take.
+    """
 
     def __init__(self) -> None:
         self.pools: dict[str, PoolRecord] = {}

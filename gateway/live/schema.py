@@ -39,8 +39,8 @@ class MemberRole(StrEnum):
 
 
 class ClusterMember(Struct, frozen=True):
-    """One process of the cluster, which accepts clients. `since`: when the answering process first saw it in this role,
-    in seconds since 1970.
+    """One process of the cluster; each process of it accepts clients. `since`: when the process that answers the query
+    first saw this one in its `role`, in seconds since 1970.
     """
 
     name: str
@@ -113,11 +113,12 @@ class LivePageTier(LivePageMember, kw_only=True):
 
 
 class LivePageWorkingSet(Struct, kw_only=True):
-    """The contexts of agents' sessions that a backend keeps in its KV pool, in `tokens`. They may take `tokens_max`,
-    which is the part `eta` of `pool_tokens`, the size of the KV pool. The gateway learns `eta`. Null: not known. In
-    about the last 10 s, the backend was busy for `busy_ratio` of the time. It spent `recomputed_ratio` of its busy time
-    on computing contexts again. If these exceed 0.9 and 0.1, turns wait until the KV pool has room for their contexts,
-    where this costs less than computing again.
+    """The contexts of agents' sessions that a backend keeps in its KV pool, and the room for them. `tokens` is their
+    size. `pool_tokens` is the size of the KV pool; `eta`, from 0 to 1, is the part of it that contexts may take, and
+    `tokens_max` is this part in tokens. The gateway learns `eta`. Null: not known. In about the last 10 s, the backend
+    was busy for `busy_ratio` of the time. It spent `recomputed_ratio` of its busy time on computing contexts again. If
+    these exceed 0.9 and 0.1, turns (calls of sessions) wait until the KV pool has room for their contexts, where this
+    costs less than computing again.
     """
 
     tokens: int
@@ -147,10 +148,10 @@ class LivePageSession(Struct, kw_only=True):
 
 
 class LivePageSessions(Struct, kw_only=True):
-    """The sessions of a pool's agents, counted by state. `holding`: turns are held (they wait) while no KV pool has
-    room for their contexts. `demand_tokens` is the size of the contexts that backends keep, and of held turns.
-    `recomputed_ratio`: of the prompt tokens that backends had computed before, the part that was computed again, since
-    start; null: there were none.
+    """The sessions of a pool's agents, counted by state. `holding`: whether, at present, turns (calls of sessions) are
+    held, that is, made to wait while no KV pool has room for their contexts. `demand_tokens` is the size of the
+    contexts that backends keep, and of held turns. `recomputed_ratio`: of the prompt tokens that backends had computed
+    before, the part that was computed again, since start; null: there were none.
     """
 
     holding: bool
@@ -201,11 +202,11 @@ class LivePageBackend(Struct, kw_only=True):
 
 
 class LivePageBottleneck(Struct, kw_only=True):
-    """The backend that limits a pool, if requests waited for a backend in most samples of the last minute. It is a
-    backend that was unavailable in most of these. If there is none, it is the one with the longest time per token among
-    the backends in `full`, which took no more requests in most of these. `bound_by`: the limit that most often kept
-    requests out. `slow_ratio`: its time per token over the pool's median; null: it is below 2, so the backend is not
-    slow.
+    """The backend that limits a pool. There is one only if requests waited for a backend in most samples of the last
+    minute. `full` has the backends that took no more requests in most of the samples with waiting requests. The
+    bottleneck is one of these: one that was mostly unavailable, or else the one with the longest time per token.
+    `bound_by`: the limit that most often kept requests out of it. `slow_ratio`: its time per token over the pool's
+    median; null: this ratio is below 2 (the backend is not slow) or not known.
     """
 
     backend: str

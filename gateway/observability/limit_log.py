@@ -33,7 +33,10 @@ class _Logged:
 
 
 class LimitLog:
-    """The writer of log lines when a backend's limit of requests begins or ends to bind, or changes. Mutable."""
+    """The writer of log lines about backends' limits of requests at once. It writes a line when requests begin to wait
+    because of a limit, when they no longer do, when such a limit changes much, and when a limit is newly learnt or
+    assumed. Mutable.
+    """
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], _Logged] = {}

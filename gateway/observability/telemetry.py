@@ -27,14 +27,15 @@ class CallTrace:
     seconds, except `arrived_at`: Unix time.
 
     `client` is the address of the client, also behind trusted proxies. `model` is the model that serves the call, and
-    `alias` the alias that the client used, if any. `is_resumable`: another backend could continue the stream when it
-    began; None: no stream has begun. `pauses` has the cause and seconds of each ended interruption. `counted` has the
-    counters that the call adds one to when it has ended, each with its label values. `answer_id` is set if the API can
-    fetch answers later. `cors` are the CORS headers of the response. `usage_max` is the most usage that the call's
-    parameters allow; None: not known. `overstated`: a backend reported more, and `usage_max` is charged. `passed_on`
-    has the models of the alias that did not serve the call, each with the reason. `rate_limits` returns the present
-    state of the tenant's limits; None: it has no limits. `spans` is set for a call that OpenTelemetry samples. For any
-    other call, `traceparent` is the header for the backend; None: the client's own header is passed on.
+    `alias` the alias that the client used, if any. `is_resumable`: whether, as judged when the stream began, another
+    backend could continue it; None: no stream has begun. `pauses` has the cause and the seconds of each interruption
+    that is over. `counted` names counters, each with its label values; the call adds one to each of them when it ends.
+    `answer_id` is set if the API can fetch answers later. `cors` are the CORS headers of the response. `usage_max` is
+    the most usage that the call's parameters allow; None: not known. `overstated`: a backend reported more, and
+    `usage_max` is charged. `passed_on` has the models of the alias that did not serve the call, each with the reason.
+    `rate_limits` returns the present state of the tenant's limits; None: it has no limits. `spans` is set for a call
+    that OpenTelemetry samples. For any other call, `traceparent` is the header for the backend; None: the client's own
+    header is passed on.
     """
 
     endpoint: str

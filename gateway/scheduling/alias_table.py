@@ -8,7 +8,7 @@ from gateway.scheduling.split import choose_target
 
 
 class AliasTable:
-    """The table of model aliases (names for other models), by name. Mutable; a change is for new calls."""
+    """The table of model aliases (names for other models), by name. Mutable; a change affects only new calls."""
 
     def __init__(self, aliases: Mapping[str, AliasSection]) -> None:
         self.all: Mapping[str, AliasSection] = dict(aliases)

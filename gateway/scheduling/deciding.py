@@ -23,7 +23,9 @@ class QueueWatch(Protocol):
 
 
 class Decides(Protocol):
-    """The interface of a Dispatcher, as far as Deciding calls it."""
+    """The interface that a Dispatcher has for Deciding, the timing of a pool's decisions: Deciding calls it when it is
+    time to report usage to the Scheduler, and to let the Scheduler decide.
+    """
 
     now: Callable[[], float]
 

@@ -328,8 +328,8 @@ class Lease:
     """The stay of one request in its pool, first in the queue and then at a backend, as an async context manager.
     Entering it waits for a backend; leaving it ends the request.
 
-    If an exception leaves the block, it decides the outcome; otherwise the outcome is `outcome`, which the handler
-    sets.
+    `outcome` is how the request ended. The handler sets it; if an exception leaves the block, it is overwritten by what
+    the exception means.
     """
 
     __slots__ = (

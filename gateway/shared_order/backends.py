@@ -34,7 +34,8 @@ _KINDS: Final = {kind.name: kind for kind in (*BACKEND_KINDS.values(), GENERIC, 
 
 class BackendNews(msgspec.Struct, frozen=True, array_like=True):
     """The state of one backend, as the leader sends it to its followers: its health, its models (`cards`) and what its
-    server can do. `url` is the backend's address, which only changes for the embedded engine.
+    server can do. `url` is the backend's address. It changes only for the embedded engine (the simulated engine inside
+    the leader, used if no backend is configured), when there is a new leader.
     """
 
     url: str

@@ -46,8 +46,8 @@ def store_services(store: Store) -> dict[str, Service]:
 
 
 class LeaderStore:
-    """The store of a worker other than worker 0. It reads the admin API's documents from worker 0, and sends the
-    worker's usage there.
+    """The store of a worker (one of several gateway processes on a machine) that is not worker 0. Only worker 0 has the
+    stored state: this store reads the admin API's documents from it, and sends it the usage that this worker counted.
     """
 
     def __init__(self, others: Others) -> None:

@@ -64,8 +64,8 @@ class OrderShell(Protocol):
 
 class SharedOrder:
     """The driver of one process's part in a shared order (a leader decides for several processes). On the event loop,
-    it runs the process's Member, the rules of leader and follower without I/O, and adds sockets, timers and
-    Dispatchers. Made and used on its loop; call `start`, and `stop` at the end.
+    it runs the process's Member, which has the rules of leader and follower, but does no I/O. It connects the Member
+    with sockets, timers and Dispatchers. Made and used on its loop; call `start`, and `stop` at the end.
     """
 
     def __init__(

@@ -18,14 +18,16 @@ if TYPE_CHECKING:  # cryptography is loaded where there are replicas
 
 @dataclass(slots=True)
 class MemberPlace:
-    """The identity and the addresses of one process among those that share an order. Mutable: `address` is set when the
-    process listens; `secret` and `credentials`, if not configured, when Redis gives the secret.
+    """The identity and the addresses of one process among the members of a shared order (processes of which one, the
+    leader, decides for all). Mutable: `address` is set when the process listens; `secret` and `credentials`, if not
+    configured, when Redis gives the secret.
 
     `name` is never used again by another process. `listen` is the path of a Unix socket, or host and port; `advertise`
     is the address that others connect to, "" if it is the one that it listens at. `secret` is known to all processes of
     the order and to no other; `credentials` authenticate them over TCP. If `leader_address` is set, a parent process
-    has appointed the leader: the process that listens there, in this epoch; `others` are the members that run already.
-    If it is None, a store elects the leader.
+    has appointed the leader, which is the process that listens there. Its leadership has the number `epoch` (each new
+    leadership has a higher one), and `others` are the names of the members that run already. If `leader_address` is
+    None, the leader is elected by a store.
     """
 
     name: str

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 class SessionFindings:
     """The results of all agents' sessions in a simulated run. The wait of a turn (a call) is from its arrival to its
     dispatch; a session lasts from its first arrival to its last end. `held_turns` waited until a KV pool had room for
-    their contexts, `held_mean_s` seconds on average. `pauses` counts how often a session lost its room; `yields` counts
-    those of them where it had used its quantum (SessionRules). `held_max` and `paused_max` are the most sessions that
-    were held, and paused, at once. `etas` has, for each engine, the part of its KV pool that sessions could have at the
-    end.
+    their contexts, `held_mean_s` seconds on average. `pauses` counts how often a session was paused: it lost its room
+    in a KV pool while it computed nothing, so that others have room. `yields` counts how often the reason was that it
+    had used its quantum, the engine time after which it makes room for others. `held_max` and `paused_max` are the most
+    sessions that were held, and paused, at once. `etas` has, for each engine, the part of its KV pool that sessions
+    could have at the end.
     """
 
     sessions: int

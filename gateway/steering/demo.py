@@ -38,7 +38,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoTarget:
-    """The target of the demo's calls: a `model`, on an engine that runs at most `requests_max` requests at a time."""
+    """The target of the calls of the demo (two made-up tenants that call the gateway for two minutes): a `model` of the
+    embedded engine, which runs at most `requests_max` requests at a time.
+    """
 
     model: str
     requests_max: int

@@ -23,9 +23,9 @@ BACK_NOTICE_S = 10.0  # for which a connection that is back is mentioned
 
 
 class LiveFeed:
-    """A reader of a gateway's live document (the data of the live page) and requests for `fairlead top`, in threads of
-    its own. `connect` makes a client of the admin API; it raises UnreachableError. `news` is called, in another thread,
-    when `known` has something new.
+    """A reader for `fairlead top`: in threads of its own, it reads a gateway's live document (the data of the live
+    page) and its list of requests. `connect` makes a client of the admin API; it raises UnreachableError. `news` is
+    called, in another thread, when `known` has something new.
     """
 
     def __init__(self, connect: Callable[[], AdminClient], news: Callable[[], None]) -> None:

@@ -35,8 +35,9 @@ def _usual(values: Sequence[float], _weights: Sequence[float]) -> float:
 
 class RingColumn(NamedTuple):
     """A column of a Ring, the table of a gateway's past values: how its values are stored in a byte and merged. `least`
-    is the smallest value that differs from 0. `merge` makes one value from those of two processes for the same time.
-    `span` makes the value of a longer time from the values of its parts, with their weights.
+    is the smallest value above 0 that the byte can hold. `merge` makes one value from those of two processes for the
+    same time. `span` makes the value of a longer time from the values of its parts and a weight of each part, such as
+    the tokens that the pool served in it.
     """
 
     name: str

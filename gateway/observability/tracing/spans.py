@@ -38,8 +38,8 @@ class Queued:
 
 @dataclass(slots=True)
 class Sent:
-    """One dispatch of a traced call to a backend. Times are as in Queued. `came_back` is the reason why the call
-    returned to the queue.
+    """One dispatch of a traced call to a backend. Times are of time.perf_counter, in seconds. `came_back` is the reason
+    why the call returned to the queue; None: it did not return.
     """
 
     span_id: int
@@ -52,7 +52,9 @@ class Sent:
 
 @dataclass(slots=True)
 class CallSpans:
-    """The facts for the spans of one traced call so far. It is the call's QueueWatch, which the Dispatcher notifies."""
+    """The facts about one traced call, from which its spans are made: its waits in the queue, and its dispatches. As
+    the call's QueueWatch (observer), it is told by the Dispatcher why the call waited.
+    """
 
     decision: Decision
     method: str

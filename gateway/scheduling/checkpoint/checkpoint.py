@@ -48,7 +48,7 @@ K = TypeVar("K", Counters, LearntModels)
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """The parts of a gateway whose learnt state is stored. `is_serving`: whether it accepts new calls."""
+    """The parts of a gateway whose learnt state is stored. `is_serving`: whether this gateway accepts new calls."""
 
     pools: Pools
     backends: BackendPool

@@ -43,8 +43,9 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class BackendModel:
-    """The stored step time model of one backend, as learnt until `at_s` (seconds since 1970), and the model that was
-    `configured` then. If another model is configured now, it overrides the learnt one.
+    """The stored step time model of one backend (a formula for the seconds of an engine step): `step_time`, as learnt
+    until `at_s` (seconds since 1970). `configured` is the step time model that the configuration gave then; None: it
+    gave none. If it gives another one now, that one overrides the learnt one.
     """
 
     at_s: float

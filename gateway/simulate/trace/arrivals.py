@@ -133,8 +133,9 @@ class Blocks:
 
 
 class SessionPrompts:
-    """A maker of the prompts of sessions, for a trace that says which turn (which of its calls) of a session a call is,
-    but has no prompts. Mutable: it gives each new session and tenant the next number.
+    """A maker of made-up prompts for the calls of sessions. It is for a trace that has no prompts, but says for each
+    call which turn of its session the call is (the first, the second, ...). Prompts are made from the numbers of the
+    session and of the tenant. Mutable: a new session or tenant gets the next free number.
     """
 
     def __init__(self) -> None:

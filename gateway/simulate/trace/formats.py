@@ -24,13 +24,15 @@ PREFIX_HASH_END = 1 << 64
 class TraceCall:
     """One call of a trace, from one line. `at_s` is its arrival, in seconds on the trace's own clock. A call without
     output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be simulated, because the
-    length of its answer is unknown. A call that `waited_for` the call of that `number` came `think_s` seconds after
-    that call's end, or after the first end among the calls of its `loop`, whose clients are interchangeable
-    (gateway/steering/what_if/closed_loops.py). Its `at_s` is then the arrival of the first call of the chain.
+    length of its answer is unknown. `waited_for` is the `number` of an earlier call: this call came because that one
+    had ended, `think_s` seconds after its end. Its `at_s` is then not its own arrival, but that of the first call of
+    the chain (or of the `loop`). Calls with the same `loop` are of clients that are interchangeable: in a simulation,
+    the one that ends first counts as the one with the smallest number (gateway/steering/what_if/closed_loops.py).
 
-    Fields of a session's calls: `gap_s` is the time since the end of the previous line of the session, or of the
-    session `after` (session_turns.py). The prompt of turn number `turn` (from 1; 0: not given) begins with the prompts
-    and answers before it. `shared_tokens` is the beginning that all sessions of the tenant share.
+    Fields of a session's calls: `gap_s` is the time from the end of the session's previous call, or of the last call of
+    the session `after`, to this call (session_turns.py). The prompt of turn number `turn` (from 1; 0: not given) begins
+    with the prompts and answers before it. `shared_tokens` is the length of the beginning that all sessions of the
+    tenant share.
     """
 
     at_s: float

@@ -10,8 +10,9 @@ from gateway.simulate.trace.formats import TraceCall
 
 
 class SessionTurns:
-    """The latest call of each session in a trace that is read line by line, by tenant and session. By it, `linked`
-    makes the session's next call begin a pause after the end of this one. Mutable.
+    """The latest call of each session, by tenant and session, in a trace that is read line by line. From these,
+    `linked` finds the earlier call that a call with a `gap_s` waits for, and notes it in the call: the call arrives
+    `gap_s` seconds after the end of that earlier call. Mutable.
     """
 
     def __init__(self) -> None:

@@ -25,10 +25,10 @@ SESSIONS_AS_THEY_ARE: Final = SessionsChanged()
 
 
 class EngineSpec(msgspec.Struct, kw_only=True):
-    """The specification of the engines that are simulated in place of the pool's backends. `base_s`, `token_s`,
-    `context_token_s` and `request_s` are coefficients of the step time in seconds; `base_s` None: those of the default
-    engine. `paces` multiplies the step times of each engine; empty: all are equal. `names` has the backend that each
-    engine stands for; empty: not known.
+    """The specification of the engines that are simulated in place of the pool's backends. An engine step takes
+    `base_s` seconds, plus `token_s` for each new token, `context_token_s` for each token of context that is read, and
+    `request_s` for each request; `base_s` None: all four are those of the default engine. `paces` multiplies the step
+    times of each engine; empty: all are equal. `names` has the backend that each engine stands for; empty: not known.
     """
 
     engines: int
@@ -95,7 +95,8 @@ class FoundTenant(FoundCalls, kw_only=True):
 class FoundFigures(FoundCalls, kw_only=True):
     """The figures of a run as a whole, and of its largest tenants (at most 200). `jain` is Jain's fairness index over
     tenants that waited; `difference_max` is the largest difference of service over weight between two of them. `tpot_s`
-    is the mean time per output token after the first. Null: not known, or only a simulation knows it.
+    is the mean time per output token after the first. A value is null if it is not known. In the figures of calls that
+    were measured, values that only a simulation can find are null too.
     """
 
     policy: str
