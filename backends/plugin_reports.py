@@ -41,9 +41,9 @@ class EngineNews:
 
 class PluginReports:
     """The reader of the plugin reports of one backend, which keeps the position up to which it has read. `engines` is
-    None until a plugin answers. The gateway numbers its dispatches to the backend. It sends `gateway`, its random name,
-    with each number, so that the plugin keeps the numbers of several gateways apart. All processes of one cluster use
-    the same name; each of them adds a name of its own (`name_at_plugin`). Mutable.
+    None until a plugin answers. The gateway numbers its dispatches to the backend. With each number it sends a random
+    name, `gateway`, so that the plugin keeps the numbers of several gateways apart. Processes that share their
+    Schedulers use the same random name; each of them appends a name of its own (`name_at_plugin`). Mutable.
     """
 
     def __init__(self) -> None:

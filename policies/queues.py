@@ -70,8 +70,8 @@ class ArrivalOrder(Mapping[str, Request]):
     """A mapping of waiting requests by id, iterated in order of arrival.
 
     The order is by arrival time also for requests that another process reported late. Only requests that are put first,
-    such as returned ones, precede all others. These two kinds are kept apart; the others cost as much as in a
-    dictionary. Mutable.
+    such as returned ones, precede all others. These two kinds are stored apart, so that operations on all other
+    requests are as fast as in a dictionary. Mutable.
     """
 
     __slots__ = ("_first", "_in_order", "_late", "_late_heap", "_late_made")

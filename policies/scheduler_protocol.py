@@ -39,6 +39,8 @@ class ViewedSchedulerProtocol(SchedulerProtocol, Protocol):
 
 
 class SharedSchedulerProtocol(ViewedSchedulerProtocol, Protocol):
-    """The interface of a Scheduler that a leader runs for many processes, whose `parts` its checkpoints read."""
+    """The interface of a Scheduler that one process, the leader, runs for many processes. The checkpoints of sessions
+    and of limits per minute are read from its `parts`.
+    """
 
     parts: SchedulerParts

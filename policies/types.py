@@ -203,9 +203,9 @@ class Timing(NamedTuple):
     """The measured latency of one answer, from the `tokens` that were seen (policies/slo/timeliness.py),
     `tokens_in_time` of which were not late.
 
-    `ttft_s` is None for an answer that was not streamed, because its first token was not seen. `tpot_s` and
-    `tpot_envelope_s` are the largest average times per output token up to any token: `tpot_s` from the time when the
-    first token came, `tpot_envelope_s` from when it was due. None: no second token was seen.
+    `ttft_s` is None for an answer that was not streamed, because its first token was not seen. After each later token,
+    the time per output token so far is measured: from when the first token came, and from when it was due. `tpot_s` and
+    `tpot_envelope_s` are the largest of these values; None: not known, such as without a second token.
     """
 
     ttft_s: float | None

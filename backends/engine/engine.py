@@ -51,8 +51,8 @@ class StepResult:
 
 class Leap(NamedTuple):
     """The result of Engine.leap: `steps` engine steps that were computed at once, because each of them only gives one
-    more token to each of the same requests (`emitted`). `ended_at` is the end of the last step, in seconds of the
-    engine's clock.
+    more token to each running request. `emitted` has the ids of these requests. `ended_at` is the end of the last step,
+    in seconds of the engine's clock.
     """
 
     ended_at: float

@@ -51,11 +51,12 @@ class OracleMemory:
     """A KV memory that knows all output lengths in advance, and reserves room for each whole answer. This is the rule
     of the code of VTC and S-LoRA.
 
-    If all running sequences advance together, the pool is fullest when one of them ends. With the sequences ordered by
-    remaining output, longest first, and the k-th about to end, the first k have each grown by its remaining output. A
-    sequence is admitted only if all these sums stay below the pool's size. Each tenant in the batch takes another
-    `tenant_tokens` of the pool, because the published code keeps 4 x rank 8 tokens for adapters, even without adapters.
-    Sequences do not advance together beside a prompt that is computed in chunks: they may then have to be preempted.
+    If all running sequences advance together, the pool is fullest when one of them ends. Take the sequences in order of
+    remaining output, longest first. When the k-th is about to end, only the first k still run, and each of them has
+    grown by the remaining output of the k-th. A sequence is admitted only if the tokens held at each of these moments
+    stay below the pool's size. Each tenant in the batch takes another `tenant_tokens` of the pool, because the
+    published code keeps 4 x rank 8 tokens for adapters, even without adapters. Sequences do not advance together beside
+    a prompt that is computed in chunks: they may then have to be preempted.
     """
 
     def __init__(self, *, kv_tokens_max: int, tenant_tokens: int = 32) -> None:

@@ -36,9 +36,9 @@ class Arrival:
     is not complete.
 
     If `waited_for` is the `number` of another arrival, this one comes `think_s` seconds after the end of that one,
-    instead of at `at_s`. Arrivals with the same `loop` are interchangeable: whichever ends first counts as the one of
-    the smallest number. If `came_before`, the request waited or ran already when the simulation began: its first token
-    is not measured.
+    instead of at `at_s`. Arrivals with the same `loop` are interchangeable: the first that ends counts as the one of
+    the smallest number, the second as the next, and so on. If `came_before`, the request waited or ran already when the
+    simulation began: its first token is not measured.
     """
 
     tenant_id: str

@@ -36,7 +36,9 @@ HOOK = "_reserve_prefill_lookahead"
 
 
 class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there where types are checked
-    """vLLM's scheduler with FairBatching. Raises RuntimeError if this vLLM has no hook or no chunked prefill."""
+    """vLLM's scheduler with the batching rule FairBatching. Raises RuntimeError if this vLLM lacks the method named by
+    HOOK, with which FairBatching limits the tokens of each request, or if chunked prefill is off.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

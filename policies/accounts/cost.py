@@ -82,14 +82,14 @@ class ExtendPrice:
 class FlopsPrice:
     """A price in billions of floating-point operations of a dense transformer (defaults: Llama-2-7B).
 
-    A token is two operations per parameter, and four per layer, hidden unit and token of context that it attends to
-    (two products of matrices, a multiplication and an addition each). The n-th token of a sequence has n tokens of
-    context, whether it is prefilled or decoded, so n tokens from the first on cost
+    A computed token costs two operations per parameter. It also attends to its context, at four operations per layer,
+    hidden unit and token of context (two products of matrices, a multiplication and an addition each). The n-th token
+    of a sequence has n tokens of context, whether it is prefilled or decoded. So the first n tokens of a sequence cost
 
         F(n) = 2 * parameter_count * n + 2 * layers * hidden * n * (n + 1)
 
-    and a request F(prompt + output) - F(cached): the cached prefix was computed by an earlier request, but every later
-    token attends to it. `hidden` is the number of heads times their dimension.
+    and a request costs F(prompt + output) - F(cached): the cached prefix was computed by an earlier request, but every
+    later token attends to it. `hidden` is the number of heads times their dimension.
     """
 
     parameter_count: float = 6.74e9

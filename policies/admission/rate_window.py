@@ -43,7 +43,9 @@ NOTHING_BOOKED: WindowCheckpoint = MappingProxyType({})
 
 
 class RateWindow(Protocol):
-    """The requests or tokens that count against one limit per minute now. Mutable; times are in seconds."""
+    """The interface of rate windows. A rate window keeps the bookings (requests or tokens that were used) which still
+    count against one limit, such as a tenant's tokens per minute. Mutable; times are in seconds.
+    """
 
     def used(self, now: float) -> int:
         """The sum of the amounts that count now."""

@@ -12,8 +12,9 @@ from policies.capacity.backend import BackendCapacity
 
 
 class Candidates(list[BackendCapacity]):
-    """The backends that one poll may still dispatch to. The caller reports with `filled` and `gone` each backend that
-    got a request or may get no more. The list is unsorted until `least_full_first` is called.
+    """The backends to which one poll (a call of Scheduler.poll) may still dispatch requests. The caller reports with
+    `filled` a backend that got a request, and with `gone` one that may get no more. The list is unsorted until
+    `least_full_first` is called.
     """
 
     __slots__ = ("_fills",)

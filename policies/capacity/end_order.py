@@ -16,8 +16,8 @@ End = tuple[float, int, Reservation]
 
 
 class EndOrder:
-    """The reservations of one backend, ordered by the engine steps until each one's predicted end. A search for the
-    backend that will have room first reads it. Mutable.
+    """The reservations of one backend, ordered by predicted end (in engine steps from now), the soonest first. It
+    serves to find the backend where a waiting request will have room first. Mutable.
     """
 
     __slots__ = ("_end_of", "_ends", "moved")

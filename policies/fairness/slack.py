@@ -51,9 +51,9 @@ SECOND_KEYS = (*RANKS, PREFIX)
 
 
 class SlackCounter(VirtualTokenCounter):
-    """A fairness policy: VTC with a slack Q, in service over weight. All tenants whose rank is at most Q above the
-    least rank are candidates. Of their waiting requests, a second key chooses: longest cached prefix, nearest deadline
-    or arrival.
+    """A fairness policy: VTC with a tolerance Q (its slack), in service over weight. All tenants whose rank is at most
+    Q above the least rank are candidates. Of their waiting requests, the next one is the best by a second key: the
+    longest cached prefix, the nearest deadline or the earliest arrival.
     """
 
     bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="slack_service")

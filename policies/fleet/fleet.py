@@ -41,9 +41,9 @@ OPEN = Access()
 
 class BackendHold(NamedTuple):
     """The choice of the backend that is held (kept free) for a waiting request: the one that will have room for the
-    request first. `needed` is what the request will occupy there. `requests` and `tokens` (KV) limit how far ahead a
-    tenant may get that overtakes the request: they are what was in flight at the backend when it was chosen or, if the
-    pool has only this backend, the size of the request itself.
+    request first. `needed` is what the request will occupy there. A tenant that has received more service may overtake
+    the request only if its lead is small. `requests` and `tokens` (KV) limit this lead: they are what was in flight at
+    the backend when the backend was chosen or, if the pool has only this backend, the size of the request itself.
     """
 
     backend_id: str

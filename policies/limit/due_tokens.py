@@ -16,9 +16,10 @@ Entry = tuple[float, int, Reservation]  # base, number, and the request's reserv
 
 
 class Stall(NamedTuple):
-    """The delay of decodes while an engine computes a number of prompt tokens. The engine's steps are counted from 0,
-    the next step. `last_full` is the last step that is full of prompt tokens and ends in `full_s` seconds. `last` is
-    the last step with prompt tokens and ends in `all_s` seconds.
+    """The delay of decodes (running requests that produce tokens) while an engine computes a number of prompt tokens.
+    Two engine steps describe it; steps are counted from 0, the next step. `last_full` is the last step that is full of
+    prompt tokens; this step ends in `full_s` seconds. `last` is the last step with any prompt tokens; it ends in
+    `all_s` seconds.
     """
 
     last_full: float

@@ -52,9 +52,10 @@ class TimedAnswer:
 
 @dataclass(slots=True)
 class Speed:
-    """The statistics of all answers of one kind (TimedAnswer), in natural logarithms. `duration` (seconds), `tokens`
-    (output tokens per sequence) and `ran_with` (sequences at once) are means. `durations`, `tokens_squares` and
-    `products` are sums of the squares and the products of the deviations of the first two.
+    """The statistics of all answers of one kind (TimedAnswer). They are taken over natural logarithms: of each answer's
+    seconds, output tokens per sequence, and sequences at once. `duration`, `tokens` and `ran_with` are the means of
+    these three. `durations` and `tokens_squares` are the sums of the squared deviations of the first two from their
+    means, `products` is the sum of the products of these deviations.
     """
 
     count: float = 0.0

@@ -58,7 +58,9 @@ class RoomOnly(Limit):
 
 
 class FixedLimit(Limit):
-    """A limit that is configured: the number of sequences per engine, for all replicas together."""
+    """A limit with a configured number of sequences per engine. If several replicas of the gateway use the engine, they
+    share this number.
+    """
 
     def __init__(self, sequences_max: int = SEQUENCES_MAX) -> None:
         self._sequences_max = sequences_max
@@ -74,8 +76,8 @@ class FixedLimit(Limit):
 
 
 class ModelLimit(Limit):
-    """A limit that admits a request if the step-time model predicts that the backend can serve it in time, and no
-    running request misses its TPOT target for it. Without a model, the limit by latency applies (LatencyLimit).
+    """A limit by prediction: a request is allowed if, by the step-time model, the backend can serve the request in time
+    without making a running request miss a TPOT target. Without a model, the limit by latency applies (LatencyLimit).
     """
 
     reads_time = True

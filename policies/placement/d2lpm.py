@@ -26,9 +26,11 @@ WORKERS_MAX = 1024  # deficits of one tenant; beyond it, those of removed backen
 
 
 class D2lpm(ArrivalPlacement):
-    """The arrival placement D2LPM (it chooses a backend when a request arrives). For each tenant it keeps one deficit
-    per backend: the service that the tenant may still receive there before its next refill, in service units. A new
-    tenant or backend starts at zero. Mutable.
+    """The arrival placement D2LPM (it chooses a backend when a request arrives): a backend that holds the longest
+    beginning of the prompt, if the tenant has credit there; otherwise any backend where the tenant has credit. Among
+    several, the shortest queue decides. The credit (deficit) is the service that the tenant may still receive at a
+    backend, in service units. It starts at zero. When the tenant has no credit at any backend, it gets the same number
+    of quanta at each. Mutable.
     """
 
     reads_prefixes = True

@@ -20,9 +20,9 @@ TTFT_S = 1.0  # the window of a budget that is computed here for a request witho
 
 class LargestBudget(Placement):
     """A late placement (it chooses a backend when a request is sent) on the backend with the largest prefill admission
-    budget: the prompt tokens that the engine can take without making a request late. Only budgets that cover the
-    uncached part of the prompt count, or all if none does. Ties go to the least full backend, then by id. While any
-    candidate's budget is not known, the least full one is chosen.
+    budget: the number of prompt tokens that the engine can take without making a request late. A budget smaller than
+    the uncached part of the prompt is considered only if all budgets are smaller. Ties go to the least full backend,
+    then by id. While the budget of any candidate is unknown, the least full candidate is chosen.
     """
 
     reads_prefixes = True

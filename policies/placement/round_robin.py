@@ -13,7 +13,9 @@ from policies.types import Request
 
 
 class RoundRobin(ArrivalPlacement):
-    """An arrival placement on the next backend in circular order of id. Backends may come and go."""
+    """An arrival placement (it chooses a backend when a request arrives) on the next backend in circular order of id.
+    Backends may come and go.
+    """
 
     def __init__(self) -> None:
         self._last = ""
@@ -24,7 +26,9 @@ class RoundRobin(ArrivalPlacement):
 
 
 class TenantRoundRobin(ArrivalPlacement):
-    """An arrival placement on the next backend in circular order of id, with a separate turn for each tenant."""
+    """An arrival placement (it chooses a backend when a request arrives) on the backend that follows the tenant's last
+    one in circular order of id.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}  # by tenant

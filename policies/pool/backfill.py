@@ -33,9 +33,9 @@ PassedOver = tuple[str, Request]
 
 
 class BackfillRound:
-    """The state of one poll in one queue: the backends that still have room, and the requests that were passed over,
-    because they fit at none of them. Later requests are dispatched (backfilled) only if they do not delay these too
-    much. Mutable.
+    """The state of one poll (a call of Scheduler.poll) in one queue: the backends that still have room, and the
+    requests that were passed over, because they fit at none of them. Later requests are dispatched (backfilled) only if
+    they do not delay these too much. Mutable.
     """
 
     __slots__ = (

@@ -14,7 +14,7 @@ from policies.types import Action, Dispatch, Request
 
 
 class Dispatching:
-    """The part of a Scheduler that chooses which waiting requests one poll dispatches."""
+    """The part of a Scheduler that chooses which waiting requests one poll (a call of Scheduler.poll) dispatches."""
 
     def __init__(self, parts: SchedulerParts, asked_max: int) -> None:
         """After one decision, `from_queue` takes no further request once backends were asked `asked_max` times."""

@@ -16,8 +16,8 @@ from policies.types import BackendLoad, Cause, Preempt
 
 @dataclass(slots=True)
 class Draining:
-    """The draining backends of one pool: since when each drains, and which requests have to leave it after `drain_s`
-    seconds. `drain_s` None: requests stay until they end. Mutable.
+    """The draining backends of one pool, which get no new request: since when each drains, and which requests have to
+    leave it after `drain_s` seconds. `drain_s` None: requests stay until they end. Mutable.
     """
 
     drain_s: float | None

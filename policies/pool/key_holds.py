@@ -25,7 +25,7 @@ class _Key:
 
 class KeyHolds:
     """The part of a Scheduler that enforces the in-flight limits of API keys. While a key is at its limit, its further
-    requests are held: they wait beside the fair order of the queue, and are not dispatched. Mutable.
+    requests are held: they wait outside of the fair order of the queue, and are not dispatched. Mutable.
     """
 
     def __init__(self, tenants: Mapping[str, QueuedTenant]) -> None:

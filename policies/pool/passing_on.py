@@ -25,8 +25,9 @@ BEFORE_MAX: Final = 64  # requests of its tenant that are looked at to find a re
 
 @dataclass(frozen=True, slots=True)
 class PassingOn:
-    """The rule for when a waiting request moves to another pool, which serves the next model of the request's alias. It
-    reads the TTFT forecasts of the pool where the request waits.
+    """The rule for when a waiting request moves to another pool. Such a request names an alias (a model name that
+    stands for several models), and the other pool serves the next of these models. The rule reads the TTFT forecasts of
+    the pool where the request waits.
     """
 
     tenants: Tenants

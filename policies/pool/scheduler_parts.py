@@ -48,14 +48,15 @@ class SchedulerSettings:
     """The settings of one Scheduler, and the policy objects that only it uses.
 
     `prediction` predicts output lengths for the order of tenants, `sizing` for the room to reserve; None: `prediction`
-    does both. `admission` None: bounded queues and limits per minute. A tenant's request may be preempted for a tenant
-    whose rank is lower by more than `preempt_service` (preemption.py); None: no request is preempted because of ranks.
-    While no backend is available, a request waits for one up to `backend_wait_s_max` seconds (outage.py).
-    `interrupt_rules` say when a request is preempted after its first token. `sessions` are the rules for agents'
-    sessions (session_gate.py); None: no session is held.
+    does both. `admission` has the rules by which a request may enter the queue; None: those for bounded queues and
+    limits per minute. A tenant's request may be preempted for a tenant whose rank is lower by more than
+    `preempt_service` (preemption.py); None: no request is preempted because of ranks. While no backend is available, a
+    request waits for one up to `backend_wait_s_max` seconds (outage.py). `interrupt_rules` say when a request is
+    preempted after its first token. `sessions` are the rules by which calls of agents' sessions are held, that is, have
+    to wait for room (session_gate.py); None: no call is held.
 
-    One poll dispatches or rejects at most `decisions_max` waiting requests. After its first decision, it takes no
-    further request once it has made `asked_max` checks of whether, or when, a backend has room.
+    One poll (a call of Scheduler.poll) dispatches or rejects at most `decisions_max` waiting requests. It stops earlier
+    if it has asked backends `asked_max` times whether, or when, they have room, but not before its first decision.
     """
 
     tenants: Iterable[Tenant] = ()

@@ -109,7 +109,9 @@ class FairQueues(Protocol):
 
 
 class SharedQueue(FairQueues):
-    """The set of queues of a pool with a late placement: one queue, from which requests may go to any backend."""
+    """The set of queues of a pool with a late placement (it chooses a backend when a request is sent): one queue, from
+    which requests may go to any backend.
+    """
 
     def __init__(self, fair_queue: FairQueue) -> None:
         self.shared: FairQueue | None = fair_queue

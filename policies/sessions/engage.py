@@ -24,8 +24,10 @@ RECOMPUTED_RATIO_MIN: Final = 0.1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Engagement:
-    """The switch for holding turns (calls of agents' sessions) in one pool, so that engines compute fewer contexts
-    again. It is on while more turns end per second with it. Mutable.
+    """The switch that decides whether turns (calls of agents' sessions) are held in one pool. A held turn waits until
+    there is room for its context, so that engines have to recompute fewer contexts. The switch is turned on when more
+    turns are predicted to end per second with holding than without, and off when holding is not needed any more.
+    Mutable.
     """
 
     def __init__(self) -> None:

@@ -52,8 +52,8 @@ def bucket_of(gap_s: float) -> int:
 class Outlook(NamedTuple):
     """A forecast for an idle session over a given time: does it return, and is it worth to pause it (give the room of
     its context to others)? `returns` is the probability that the session returns in this time, `away_s` the expected
-    seconds of this time in which it is idle. `least_gain_s` is the worst gain of a pause at any moment of this time:
-    expected seconds idle until then, minus the expected cost (seconds) of a return until then.
+    seconds of this time in which it is idle. At each moment of this time, the gain of a pause so far is the expected
+    seconds idle, minus the expected cost of a return (seconds). `least_gain_s` is the least of these gains, at most 0.
     """
 
     returns: float

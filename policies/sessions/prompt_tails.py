@@ -25,8 +25,9 @@ INFERRED: Final = "~"
 
 
 class Tail(NamedTuple):
-    """What is known of an earlier prompt, under the hash of its last full block: its `size` and its session. An empty
-    `session_id`: the prompt's call may be the first of a session. `is_spent`: a later prompt has continued that call.
+    """What is known of an earlier prompt: its `size` (in thousandths of a block) and its session. PromptTails finds it
+    by the hash of the prompt's last full block. An empty `session_id`: the prompt's call may be the first of a session.
+    `is_spent`: a later prompt has continued that call.
     """
 
     session_id: str

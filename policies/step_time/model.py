@@ -11,8 +11,9 @@ from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class StepTimeModel:
-    """A linear model of the time of one engine step. Its coefficients are in seconds, finite, not negative and not all
-    zero; otherwise ValueError is raised.
+    """A linear model of the time of one engine step: `base_s`, plus `token_s` for each new token, `context_token_s` for
+    each KV token that the step reads, and `request_s` for each request. These coefficients are in seconds, finite, not
+    negative and not all zero; otherwise ValueError is raised.
     """
 
     base_s: float

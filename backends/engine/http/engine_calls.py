@@ -17,8 +17,8 @@ Parse = Callable[[bytes, str, EngineLimits], EngineCall]
 
 
 class EngineCalls:
-    """The handler of generating calls in an EngineServer. It parses a call, runs it on the engines, and writes the
-    reply as vLLM does.
+    """The handler of those calls to an EngineServer that ask for generated text. It parses a call, runs it on the
+    simulated engines, and writes the reply as vLLM does.
     """
 
     def __init__(self, serving: Serving, options: EngineOptions) -> None:
