@@ -40,10 +40,12 @@ class EngineNews:
 
 
 class PluginReports:
-    """The reader of the plugin reports of one backend, which keeps the position up to which it has read. `engines` is
-    None until a plugin answers. The gateway numbers its dispatches to the backend. With each number it sends a random
-    name, `gateway`, so that the plugin keeps the numbers of several gateways apart. Processes that share their
-    Schedulers use the same random name; each of them appends a name of its own (`name_at_plugin`). Mutable.
+    """The reader of the reports of one backend's vLLM plugin. It keeps the position up to which it has read. `engines`
+    has the state of the backend's engines by the last report (EngineNews); None: no plugin answers.
+
+    The gateway sends each call with a number, and the plugin reports which numbers have arrived. `gateway` is a random
+    name that goes with the number, so that the plugin keeps several gateways apart. Processes that share their
+    Schedulers all use one `gateway`, the leader's. Each of them adds its own name to it (`name_at_plugin`). Mutable.
     """
 
     def __init__(self) -> None:

@@ -31,8 +31,8 @@ class Polled(Protocol):
 
 
 class PollLoop:
-    """The tasks that poll all backends of one gateway. If several processes share their Schedulers, only the leader,
-    which runs them, polls. It reports changes to the others (gateway/shared_order/backends.py).
+    """The tasks that poll all backends of one gateway. If several processes share their Schedulers, only the leader
+    (the process that runs the Schedulers) polls. It reports changes to the others (gateway/shared_order/backends.py).
     """
 
     is_asking = True

@@ -17,8 +17,9 @@ from gateway.steering.trials import Trials
 
 
 class OperatorSources:
-    """The connections of the operators' tools (live document, demo, trial calls) with the parts of an assembled
-    gateway. `connect` makes them.
+    """The parts of an assembled gateway that the operators' tools need; `connect` hands them over. The tools are the
+    live document (the data of the live page), the demo, and trial calls (an operator sends a prompt as a chosen
+    tenant).
     """
 
     def __init__(

@@ -24,10 +24,10 @@ class RequestOwner(NamedTuple):
 
 
 class RequestEnvelope(NamedTuple):
-    """The SLO envelope and the owner of one request inside the engine. The first token is due at `first_due_at` on the
-    engine's clock, each later one `tpot_s` seconds after the one before; infinite: no target. `ttft_s` is the whole
-    TTFT target, from the request's arrival at the gateway. `dispatch` has the name of the gateway and its number for
-    this dispatch; None: not given.
+    """The SLO envelope (the times at which tokens are due) and the owner of one request inside the engine. `owner` has
+    its tenant and its tier. The first token is due at `first_due_at` on the engine's clock, each later one `tpot_s`
+    seconds after the one before; infinite: no target. `ttft_s` is the whole TTFT target (time to first token), from the
+    request's arrival at the gateway. `dispatch` is the gateway's name and its number for the dispatch; None: not given.
     """
 
     owner: RequestOwner

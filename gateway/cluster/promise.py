@@ -72,9 +72,10 @@ class Granting:
 
 
 class Grants:
-    """A leader's record of the members' consent to its lease (the time for which it may decide). A majority of these
-    members can renew the lease without the election store. They are connected to this leader, or were a moment ago and
-    may return. Mutable.
+    """A leader's record of when each member last granted it the lease (the time for which it may decide). The record
+    has the leader itself and the members that are connected to it, or were a moment ago and may return. The leader
+    names these to the election store as its witnesses (`witnesses`). If the store fails, the lease lasts as long as a
+    majority of each such list of witnesses grants it (`lease_until`). Mutable.
     """
 
     def __init__(self, leader: str) -> None:

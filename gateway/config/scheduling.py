@@ -94,7 +94,10 @@ class TenantQuantileSettings(PolicySettings):
 
 
 class MixtureOfExpertsSettings(PolicySettings):
-    """The parameters of the prediction `mixture`: the predicted quantile of the lengths of similar answers."""
+    """The parameters of the prediction `mixture`, which estimates how many tokens an answer will have. It combines the
+    estimates of several predictors (experts). Each looks at recent answers to requests that are similar in one way,
+    such as the same tenant. `quantile`: which quantile of these answers' lengths it estimates (0.5: the median).
+    """
 
     quantile: Ratio = MIXTURE_QUANTILE
 

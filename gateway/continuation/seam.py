@@ -38,10 +38,12 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 class Seam(NamedTuple):
     """The place in an answer where the text of the next backend joins the text of the first one.
 
-    `before` is the end of the first backend's text, as long as the caller of `find_seam` asked. The first `skip`
-    characters of the next backend's text are dropped, because the first backend had decoded them. If the seam is inside
-    a character, this character is the last of the first `cut_chars` characters of the next text. Then the first backend
-    had generated `cut_tokens` of the tokens of this character.
+    `before` is the end of the first backend's text: `chars` characters (see `find_seam`), or all where it is shorter.
+    The first `skip` characters of the next backend's text are dropped, because the first backend had decoded them.
+
+    A seam may be inside a character, whose tokens then come from both backends. The first backend generated
+    `cut_tokens` of them. In the next text, after `skip`, the character has the number `cut_chars`, counted from 1. At
+    any other seam, both numbers are 0.
     """
 
     before: str = ""
@@ -51,8 +53,10 @@ class Seam(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """The token ids of a prompt and of its output so far, about which the gateway asks the next backend. Each question
-    names the model `model`. `shared` has those fields of the client's call that a question to /v1/completions repeats.
+    """The token ids of a prompt and of its output so far, from which `find_seam` makes its questions to the next
+    backend: what is the text of the last tokens (/detokenize), and where does the text of a continuation begin
+    (/v1/completions)? Each question names the model `model`. `shared` has the fields of the client's call that
+    /v1/completions needs too.
     """
 
     model: str

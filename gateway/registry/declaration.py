@@ -21,8 +21,9 @@ LIVE_SCHEDULING = frozenset({"fairness", "prediction", "placement"})
 
 
 class Declaration:
-    """The registry entries that the configuration file and discovery declare at present. Mutable. Raises ValueError
-    where the key file cannot be read.
+    """The registry entries (such as backends and tenants) that are declared now: by the configuration file, by the key
+    file that it names (the API keys of tenants), and by discovery. `config` is the configuration in force. Mutable. The
+    constructor and `read_anew` read the key file, and raise ValueError if they cannot.
     """
 
     def __init__(self, config: Config) -> None:

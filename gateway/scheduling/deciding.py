@@ -9,8 +9,8 @@ from policies.types import Request, Tenant, Wait
 
 
 class QueueWatch(Protocol):
-    """An observer of one queued request. Only requests that are traced have one, because it costs more than queueing
-    itself.
+    """An observer that is told, for the trace of one queued request, why it waits and by how much the counter of its
+    tenant (its service so far) was lifted. Only traced requests have one, because it costs more than queueing itself.
     """
 
     def lifted(self, service: float) -> None:

@@ -15,8 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class Roles:
-    """The role of this process among those that share an order (such as leader or follower), since when it has the
-    role, and the others' known roles. Mutable.
+    """The record of which role this process has among the processes that schedule requests together, for the log and
+    the cluster's view. One of them, the leader, decides for all; the others follow it (MemberRole). It also has the
+    role of each known process, and since when. Mutable.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.time) -> None:

@@ -6,8 +6,9 @@ from math import inf
 
 
 class Turns:
-    """The timer of one process's turns in a shared order (a leader decides for several processes). In a turn, the
-    process handles what has arrived and sends its messages. Mutable; made and used on one loop.
+    """The timer that tells one process when to do its part in a shared order (a leader decides for several processes).
+    A turn is one run of this work (processes do not alternate): the process handles what has arrived and sends its
+    messages. Mutable; made and used on one loop.
     """
 
     def __init__(self, turn: Callable[[], None]) -> None:

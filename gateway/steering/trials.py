@@ -39,12 +39,12 @@ class TrialCall:
 
 
 class TrialResult(msgspec.Struct, kw_only=True):
-    """The result of a trial call.
+    """The result of a trial call: a prompt that an operator sends as a chosen tenant, to see how the gateway serves it.
 
-    `status` is the HTTP status that the data port returned, and `error` why the call was refused or failed. `queue_s`
-    is the time in the queue; null: the call was never sent to a backend. `ttft_s` is the time from its arrival to its
-    first token. `cost` is exact decimal text; null: there is no price. `trace_id` is the id of the trace of this call
-    and its backend.
+    `text` is the answer. `status` is the HTTP status that the data port (for clients) returned, and `error` why the
+    call was refused or failed. `queue_s` is the time in the queue; null: the call was never sent to a backend. `ttft_s`
+    is the time from its arrival to its first token, `duration_s` to its end. `cost` is exact decimal text; null: there
+    is no price. `trace_id` is the id of the trace of the call, at the gateway and the backend.
     """
 
     request_id: str

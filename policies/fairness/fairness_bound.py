@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessBound:
-    """The bounds that one fairness policy sets to the difference in service between two tenants, as multiples of U + K.
-    U is the price of all that may be in flight at once; K is how far the policy lets a tenant run ahead (bounds.py).
-    `ahead` names the policy's parameter that is K; None: K = 0.
+    """The bounds that one fairness policy sets to the difference in service between two tenants. `both_wait`,
+    `one_waits` and `until_sent` are three bounds for different cases (bounds.py), each as a multiple of U + K. U is the
+    price of all that may be in flight at once; K is how far the policy lets a tenant run ahead. `ahead` names the
+    policy's parameter that is K; None: K = 0.
 
-    A tenant gets a refund if a prompt was estimated too long, or its backend failed. In VTC, a refund moves the counter
-    back, and U includes that. In a policy with deficits (DRR, DLPM), the tenant also keeps the quanta that it got
-    before the refund. So the bound of such a policy grows by all that can be refunded at once (`plus_refunds`), or it
-    holds only until the first refund (`until_refund`).
+    The other two fields are flags for policies with deficits (DRR, DLPM); a policy sets at most one. A tenant gets a
+    refund if a prompt was estimated too long, or its backend failed. In VTC, a refund moves the counter back, and U
+    includes that. With deficits, the tenant also keeps the quanta that it got before the refund. So U + K grows by all
+    that can be refunded at once (`plus_refunds`), or the bounds hold only until the first refund (`until_refund`).
     """
 
     ahead: str | None = None

@@ -85,7 +85,10 @@ class SpeedComparison(NamedTuple):
 
 @dataclass(slots=True)
 class Speeds:
-    """The speeds of a backend's answers while it ran about the same number of sequences, by kind of answer. Mutable."""
+    """The speeds of those answers of a backend that had about the same batch size (the number of sequences that ran at
+    once), to compare it with another size. `by_kind` has, for each kind of answers (alike in streaming and lengths, see
+    TimedAnswer), statistics over logarithms of seconds and tokens. `count` is the number of answers. Mutable.
+    """
 
     by_kind: dict[Kind, Speed] = field(default_factory=dict)
     count: int = 0

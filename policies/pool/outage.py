@@ -16,8 +16,10 @@ BACKEND_WAIT_S_MAX = 15.0  # time for an inference server to restart with its we
 
 
 class Outage:
-    """The time limit (seconds) of requests that wait while the pool has no available backend. At first, a pool has no
-    available backend. Mutable.
+    """The limit on how long requests wait while the pool has no available backend (an outage). A request may wait
+    `wait_s_max` seconds, counted from its arrival or from the loss of the last backend, whichever is later. One that
+    may go to another pool does not wait. `backends_changed` begins and ends an outage; a new object is in one, because
+    no backend is known yet. Mutable.
     """
 
     def __init__(self, wait_s_max: float) -> None:

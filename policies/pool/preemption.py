@@ -48,7 +48,7 @@ class InterruptRules:
 
     To make room for a request of another tenant or with an SLO envelope, a request is preempted at most `times_max`
     times (0: never), and only after `tokens_between_min` output tokens since its last dispatch. At a draining backend,
-    it is preempted after `drain_s` seconds (None: never).
+    it is preempted `drain_s` seconds after the draining began (None: never).
     """
 
     times_max: int = 0

@@ -47,8 +47,10 @@ class _Yielding:
 @dataclass(slots=True)
 class Shedding:
     """The choice of the waiting request that is dropped when the queue is full and a request of a more important tier
-    arrives. `tier` gives the tier of a tenant's id, `ranks` the keys that order the tenant within its tier
-    (FairTree.ranks). Mutable.
+    arrives. `tier` and `ranks` are functions of a tenant's id. `tier` returns its tier. `ranks` returns a tuple by
+    which tenants of one tier are compared: the ranks of the groups above the tenant, then its own (FairTree.ranks). A
+    request that is late already is dropped first. If there is none, the tenant with the largest tuple in the lowest
+    tier loses its newest request. Mutable.
     """
 
     queues: PoolQueues

@@ -33,9 +33,9 @@ class NewBackend(WholeBackend):
 
 
 class BelievedStepTime(StepTimeSection, defer_build=True):
-    """The step time model that the gateway uses for a backend now. `origin`: `named` (as in `step_time`), `stored`
-    (from a calibration file, or learned before a restart), or `learnt` since. While it is not `sure`, no time to first
-    token is forecast from it.
+    """The step time model that the gateway uses for a backend now. `origin` says where it is from: `named` (the
+    configured `step_time` of the backend), `stored` (from a calibration file, or learned before a restart), or `learnt`
+    (since the start). While it is not `sure`, no time to first token is forecast from it.
     """
 
     sure: bool

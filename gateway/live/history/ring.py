@@ -98,9 +98,9 @@ class _RingBlock:
 
 
 class Ring:
-    """A bounded table of past values. A row has the values of one thing, found by its name, in one slot of time. Slots
-    have equal lengths and are numbered by the clock; BLOCK_SLOTS successive slots are a block, and the oldest blocks
-    are dropped. Mutable: the number of the newest block only grows, unless the clock is set back.
+    """A bounded table of past values of named things, such as tenants and backends. A row has the values of one name in
+    one slot of time. Slots have equal lengths and are numbered by the clock; BLOCK_SLOTS successive slots are a block,
+    and the oldest blocks are dropped. Mutable: the number of the newest block only grows, unless the clock is set back.
     """
 
     def __init__(self, blocks: int, width: int, names_max: int) -> None:
