@@ -15,10 +15,9 @@ PAUSE_S = 0.1
 ADDED_S_MAX = 0.01
 RATIO_MAX = 1.5  # or this times what the naive relay adds, where that is more: measured 0.9 to 1.2
 
-LOOP_S_MAX = (
-    0.09  # of CPU; 0.115 on a machine where a whole answer takes 0.5 ms instead of 0.2 (docs/results/relay.md):
-)
-# there p99 was 17 to 20 ms, also with the code that held 10 ms before
+# Of CPU; 0.089 on a machine where a whole answer takes 0.45 ms, instead of 0.2 (docs/results/relay.md). There p99 is 16
+# to 20 ms: a turn of the loop begins up to 32 calls (DECISIONS_MAX), and each takes 0.5 ms. With 8 it is about half.
+LOOP_S_MAX = 0.07
 
 
 def is_slow():
