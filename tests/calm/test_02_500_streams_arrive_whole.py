@@ -1,12 +1,11 @@
 """500 streams at once: every byte is the backend's, and what the gateway adds to the time of an event is small."""
 
-import time
-
 import pytest
 from gateway_process import serving
 
 from tests.calm.naive import naive
 from tests.calm.rig import percentile, undisturbed
+from tests.calm.slow_machine import is_slow
 from tests.calm.streams import numbered, port_of, run_streams
 
 STREAMS = 500
@@ -14,16 +13,6 @@ EVENTS = 64
 PAUSE_S = 0.1
 ADDED_S_MAX = 0.01
 RATIO_MAX = 1.5  # or this times what the naive relay adds, where that is more: measured 0.9 to 1.2
-
-# Of CPU; 0.089 on a machine where a whole answer takes 0.45 ms, instead of 0.2 (docs/results/relay.md). There p99 is 16
-# to 20 ms: a turn of the loop begins up to 32 calls (DECISIONS_MAX), and each takes 0.5 ms. With 8 it is about half.
-LOOP_S_MAX = 0.07
-
-
-def is_slow():
-    began = time.process_time()
-    sum(number * number for number in range(1_000_000))
-    return time.process_time() - began > LOOP_S_MAX
 
 
 @pytest.mark.alone
