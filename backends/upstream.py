@@ -99,9 +99,16 @@ class Upstream:
         self._all_lost = asyncio.Event()  # since it was closed
 
     async def open(
-        self, method: str, target: str, headers: Mapping[str, str] = NO_HEADERS, body: bytes | bytearray = b""
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str] = NO_HEADERS,
+        body: bytes | bytearray = b"",
+        *,
+        on_sent: Callable[[], None] | None = None,
     ) -> HttpExchange:
-        """Send a request and wait for the head of its response. Cancelling aborts the connection.
+        """Send a request and wait for the head of its response. Cancelling aborts the connection. `on_sent` is called
+        when the request has a connection.
 
         The backend may have closed a pooled connection just before. If such a connection ends without a byte of an
         answer, the request is sent once more on a new connection, unless `resends` is off. If no new connection can be
@@ -111,8 +118,10 @@ class Upstream:
         request = _serialized(method, self._path + target, self._host_line, headers, body)
         connection = self._take_idle()
         if connection is None:
-            return await self._send_anew(request)
+            return await self._send_anew(request, on_sent)
         exchange = connection.begin(request)
+        if on_sent is not None:
+            on_sent()
         try:
             await connection.answered
         except UpstreamClosed as error:
@@ -120,7 +129,7 @@ class Upstream:
             if error.bytes_received or not self._resends:
                 raise
             with suppress(ConnectFailed):
-                return await self._send_anew(request)
+                return await self._send_anew(request, None)
             raise
         except BaseException:
             exchange.release()
@@ -149,9 +158,13 @@ class Upstream:
         """The number of all connections, idle or not."""
         return len(self._connections)
 
-    async def _send_anew(self, request: Sequence[bytes | bytearray]) -> HttpExchange:
+    async def _send_anew(
+        self, request: Sequence[bytes | bytearray], on_sent: Callable[[], None] | None
+    ) -> HttpExchange:
         connection = await self._connect()
         exchange = connection.begin(request)
+        if on_sent is not None:
+            on_sent()
         try:
             await connection.answered
         except BaseException:

@@ -107,10 +107,10 @@ class AttemptContext:
 
 
 class AttemptOwner(Protocol):
-    """The receiver of an attempt's events, such as the first answer to a retry, while the attempt runs."""
+    """The receiver of an attempt's events, such as the id of its answer, while the attempt runs."""
 
-    def begun(self, sending: Sending) -> None:
-        """The backend has begun to answer a retry."""
+    def taken(self, sending: Sending) -> None:
+        """A backend has accepted the connection of a retry, which has been written to it."""
         ...
 
     def named(self, sending: Sending, answer_id: str) -> None:
@@ -203,7 +203,8 @@ class Attempt:
             target, body = COMPLETIONS.path, continuing.body
         if (plugin_name := self._backend.plugin_name) is not None:
             body = self._with_arguments(body, plugin_name)
-        return self._backend_client.upstream.open("POST", target, headers, body)
+        on_sent = partial(self._owner.taken, self._sending) if self._sending.is_retrying else None
+        return self._backend_client.upstream.open("POST", target, headers, body, on_sent=on_sent)
 
     def _headers(self) -> dict[str, str]:
         return upstream_headers(
@@ -265,8 +266,6 @@ class Attempt:
     async def _relay_body(self, exchange: HttpExchange) -> RelayResult:
         body, unread = await read_whole(exchange, ANSWER_BYTES_MAX, self._context.unread, self._call.tenant.id)
         self._lease.answering()
-        if self._sending.is_retrying:
-            self._owner.begun(self._sending)
         if exchange.status >= 400:
             self._raise_if_not_taken(exchange, body)
         elif self._kind.stopped is not None and len(body) <= LONG_BYTES and self._kind.stopped in body:
@@ -298,8 +297,6 @@ class Attempt:
         settlement, uncounted, stream = self._settlement, list[str](), self._stream
         self._lease.is_resumable = self._trace.is_resumable = stream.exclusion is None
         self._lease.answering()
-        if self._sending.is_retrying:
-            self._owner.begun(self._sending)
         self._trace.continued()
         meter, resumes = self._make_meter(uncounted, continuing)
         self._meter = meter

@@ -162,7 +162,7 @@ class Generation:
         finally:
             self._budget.running -= 1
             if sending.is_retrying:
-                self.begun(sending)
+                self.taken(sending)
             if stream.bytes_max:
                 self._context.continuation.held.release(call.tenant.id, stream)
             if sending.losses or sending.loss is not None:
@@ -324,15 +324,15 @@ class Generation:
 
     async def _enter_budget(self, sending: Sending) -> None:
         if sending.is_retrying:
-            self.begun(sending)
+            self.taken(sending)
         try:
             await self._budget.enter()
         except TimeoutError:
             raise UpstreamError("backends fail, and other calls are being sent again already") from None
         sending.is_retrying = True
 
-    def begun(self, sending: Sending) -> None:
-        """The backend has begun to answer a retry, or the call has ended: it no longer counts as a retry."""
+    def taken(self, sending: Sending) -> None:
+        """A retry has a connection, or needs none any more: it no longer counts as a retry."""
         sending.is_retrying = False
         self._budget.leave()
 

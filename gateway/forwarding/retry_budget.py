@@ -1,8 +1,10 @@
 """RetryBudget: a limit on retries, so that calls that failed at one backend do not flood the others.
 
-When a backend fails, all its running calls go to other backends at once, and again if these fail, too. So only a part
-of the running calls may be retries that no backend has answered yet. Further retries wait until others are answered; a
-retry fails because of the budget only if it waits for too long.
+When a backend fails, all its running calls go to other backends at once, and again if these cannot be reached, too: a
+call that was not sent is retried without a count. So only a part of the running calls may be retries that no backend
+has accepted yet. Further retries wait until others have a connection; a retry fails because of the budget only if it
+waits for too long. How many calls a backend holds is the Scheduler's to say, and how often a call that was sent is sent
+again is LossEvidence's. So no retry waits for the answer of another, which takes minutes where it is whole.
 
 The numbers are Envoy's defaults (retry_budget of cluster.CircuitBreakers.Thresholds): 20 % of the active requests, but
 at least 3.
@@ -14,17 +16,17 @@ from typing import Final
 
 RETRIES_RATIO_MAX: Final = 0.2
 RETRIES_MIN: Final = 3
-WAIT_S_MAX: Final = 5.0  # for the first bytes of other retries
+WAIT_S_MAX: Final = 5.0  # for the connections of other retries
 
 
 class RetryBudget:
     """A limit on the retries of one gateway: of the calls that run, at most 20 % (but at least 3) may be retries
-    without an answer yet. Mutable; used on one loop.
+    without a connection yet. Mutable; used on one loop.
     """
 
     def __init__(self) -> None:
         self.running = 0  # calls that are at a backend, retries included
-        self.retrying = 0  # those of them that are retries without an answer yet
+        self.retrying = 0  # those of them that are retries without a connection yet
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
@@ -45,7 +47,7 @@ class RetryBudget:
         self.retrying += 1
 
     def leave(self) -> None:
-        """A retry was answered, or has ended."""
+        """A retry has a connection, or has ended."""
         self.retrying -= 1
         while self._waiting:
             waiting = self._waiting.popleft()

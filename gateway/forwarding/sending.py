@@ -18,10 +18,10 @@ UNKNOWN = "unknown"  # of a backend that has not told all of its model's identit
 class Sending(Suspect):
     """The state of one call while it is sent to one backend after another. Mutable. `backend` is the backend that the
     call was last sent to, at `dispatched_at`; times are seconds of the loop's clock. `tier` is the tier of its tenant.
-    `is_retrying`: the call takes up RetryBudget, because it is sent again after a failure and no backend has begun to
-    answer. `refused_since`: the time since which all backends have answered it with errors. `lost_at`: by backend id,
-    when the backend last failed while the call ran there; None: no backend failed. `began` returns the identity of the
-    model that has begun to answer. `differed` says how the model at a later backend differs from that model.
+    `is_retrying`: the call takes up RetryBudget, because it is sent again after a failure and has no connection yet.
+    `refused_since`: the time since which all backends have answered it with errors. `lost_at`: by backend id, when the
+    backend last failed while the call ran there; None: no backend failed. `began` returns the identity of the model
+    that has begun to answer. `differed` says how the model at a later backend differs from that model.
     """
 
     __slots__ = (

@@ -4,8 +4,7 @@
 
 It is, where a whole answer takes 0.45 ms of CPU instead of 0.2 (docs/results/relay.md). There the p99 of check 2 is 16
 to 20 ms, because a turn of the loop begins up to 32 calls (DECISIONS_MAX), and each takes 0.5 ms; with 8 it is about
-half. And whole answers of vLLM for CPU take longer than the 5 s that a retry waits for others
-(gateway/forwarding/retry_budget.py), so some that a killed vLLM lost get 502.
+half. And whole answers of vLLM for CPU take longer than 5 s there.
 """
 
 import argparse

@@ -50,9 +50,9 @@ def refuse(rig, budget):
     dead_open = upstream.open
     upstream._port = 1  # nothing listens there
 
-    async def opened(method, target, headers, body):
+    async def opened(method, target, headers, body, **options):
         refused.append(headers["x-request-id"])
-        return await dead_open(method, target, headers, body)
+        return await dead_open(method, target, headers, body, **options)
 
     upstream.open = opened
     enter = budget.enter

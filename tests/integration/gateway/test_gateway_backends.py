@@ -25,6 +25,7 @@ from gateway_rig import (
 
 from backends import health
 from backends.engine.http.server import EngineOptions, EngineServer
+from gateway.forwarding.retry_budget import RETRIES_RATIO_MAX
 
 pytestmark = pytest.mark.jumping
 
@@ -187,6 +188,58 @@ async def test_streams_that_had_no_token_when_their_backend_died_are_sent_to_the
         assert len(well.calls) == 10
         assert rig.service() == 10 * (5 + 2 * 3)
         assert states(rig) == {"b0": "healthy", "b1": "healthy"}, "one accident is one failure"
+
+
+@pytest.mark.parametrize("number", [5, 64])
+async def test_whole_answers_that_are_lost_at_once_are_given_by_the_other_backend_however_long_they_take(number):
+    """Ten seconds to their first byte: no retry may wait for the answer of another."""
+    died = asyncio.Event()
+
+    async def die(reader, writer):
+        await died.wait()
+        return False
+
+    async def take_long(reader, writer):
+        await asyncio.sleep(10.0)
+        return await answer()(reader, writer)
+
+    async with scripted(die) as dying, scripted(take_long) as well, gateway(*sized(dying, well)) as rig:
+        rig.gateway.backends.drain("b1", draining=True)
+        calls = [asyncio.create_task(rig.post()) for _ in range(number)]
+        await until(lambda: len(dying.calls) == number)
+        rig.gateway.backends.drain("b1", draining=False)
+        dying.default, dying.healthy = hang_up, False
+        died.set()
+        assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * number
+        assert len(well.calls) == number, "each is sent again once"
+        assert rig.service() == number * CHARGE
+        budget = rig.gateway._handlers._generation._budget
+        assert (budget.running, budget.retrying) == (0, 0)
+        assert rig.idle()
+
+
+async def test_of_calls_that_are_sent_again_a_fifth_connects_at_once(monkeypatch):
+    number, connecting, accepts = 20, [], asyncio.Event()
+    async with scripted() as gone, scripted() as slow, gateway(*sized(gone, slow), health={"idle_s": 30}) as rig:
+        upstreams = [rig.gateway._clients.by_id[each].upstream for each in ("b0", "b1")]
+        connection = upstreams[1]._connection
+
+        async def connection_later(loop):
+            connecting.append(loop.time())
+            await accepts.wait()
+            return await connection(loop)
+
+        monkeypatch.setattr(upstreams[0], "_port", free_port())
+        monkeypatch.setattr(upstreams[1], "_connection", connection_later)
+        rig.gateway.backends.drain("b1", draining=True)
+        calls = [asyncio.create_task(rig.post()) for _ in range(number)]
+        await until(lambda: rig.snapshot().queued_requests == number)
+        rig.gateway.backends.drain("b1", draining=False)
+        await until(lambda: rig.snapshot().backends["b1"].in_flight_requests == number)
+        await asyncio.sleep(0.1)
+        assert len(connecting) == RETRIES_RATIO_MAX * number
+        accepts.set()
+        assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * number
 
 
 async def test_a_stream_that_broke_after_its_first_token_is_not_sent_again():

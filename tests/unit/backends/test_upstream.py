@@ -251,6 +251,21 @@ async def test_a_pooled_connection_closed_under_the_request_is_retried_once():
 
 
 @on_both_loops
+async def test_a_request_says_once_that_it_has_a_connection_and_before_it_is_answered():
+    said = []
+    async with Backend(closes_on_second_request) as backend:
+        up = make_upstream(backend.url)
+        for number in range(2):  # on a new connection, and on a pooled one that is closed
+            async with await up.open("GET", "/", on_sent=lambda: said.append(len(backend.requests))) as exchange:
+                await exchange.read(BODY_MAX)
+            assert said == list(range(number + 1))
+        await up.aclose()
+    with pytest.raises(ConnectFailed):
+        await up.open("GET", "/", on_sent=lambda: said.append(None))
+    assert None not in said
+
+
+@on_both_loops
 async def test_a_new_connection_closed_under_the_request_is_not_retried():
     async def answer(backend, reader, _writer, _n):
         await backend.request(reader)
