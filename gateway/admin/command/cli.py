@@ -5,9 +5,10 @@ it is JSON, a list as one object per line: as in gh, so that scripts need no opt
 and the exit code is 1.
 """
 
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
 import typer
@@ -111,7 +112,7 @@ def create(
 ) -> None:
     """Create a resource, like: create tenants id=alice weight=2. The secret of a key is printed only now."""
     answer = ask(context, "POST", f"/{kind}", fields_of(fields), idempotency_key=idempotency_key)
-    print_one(answer.body, context.obj.form)
+    _print_made(answer.body, context.obj.form)
 
 
 @app.command()
@@ -170,7 +171,7 @@ def rotate(
     """Make a new key in place of an old key, and print the new one. The old key ends after an overlap."""
     path = f"{_path('keys', key)}/rotate"
     answer = ask(context, "POST", path, {"overlap_s": overlap_s}, idempotency_key=idempotency_key)
-    print_one(answer.body, context.obj.form)
+    _print_made(answer.body, context.obj.form)
 
 
 @app.command()
@@ -328,6 +329,16 @@ def link(context: typer.Context) -> None:
 def openapi(context: typer.Context) -> None:
     """Print the OpenAPI document of the admin API."""
     print_one(ask(context, "GET", "/openapi.json").body, OutputForm.JSON)
+
+
+def _print_made(made: Mapping[str, Any], form: OutputForm | None) -> None:
+    """Print what was made. Where that fails, say which key has a secret that nobody knows."""
+    try:
+        print_one(made, form)
+    except OSError:
+        if "secret" in made:
+            typer.echo(f"the key {made['id']} was made, and its secret is lost: delete the key", err=True)
+        raise
 
 
 def _path(kind: ResourceKind, id_: str) -> str:

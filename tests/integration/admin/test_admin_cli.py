@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from admin_rig import admin
@@ -101,6 +104,32 @@ async def test_a_key_is_made_rotated_and_revoked(shell):
     await shell("set", "keys", new["id"], "revoked=true")
     assert (await rig.get("/v1/models", headers=bearer(new["secret"]))).status == 401
     assert [each["tenant"] for each in (await shell("list", "keys", "--tenant", "declared")).lines] == ["declared"] * 2
+
+
+def run_with_full_output(*arguments):
+    program = Path(sys.executable).with_name("fairlead")
+    with Path("/dev/full").open("w") as full:
+        return subprocess.run(
+            [program, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+async def test_a_key_whose_secret_cannot_be_printed_is_named(shell, tmp_path, form):
+    """Made or rotated: it is at the gateway already, and its secret is shown this once."""
+    old = (await shell("create", "keys", "tenant=declared")).json["id"]
+    known = {old}
+    for command in (["create", "keys", "tenant=declared"], ["rotate", old]):
+        given = ["admin", "--url", shell.api.url, "--key-file", str(tmp_path / "admin-key"), *command, "-o", form]
+        result = await asyncio.to_thread(run_with_full_output, *given)
+        keys = {each["id"] for each in (await shell("list", "keys")).lines}
+        (new,) = keys - known
+        known = keys
+        assert result.returncode == 1
+        assert result.stderr.splitlines() == [
+            f"the key {new} was made, and its secret is lost: delete the key",
+            "the output cannot be written: No space left on device",
+        ]
 
 
 async def test_a_backend_a_pool_usage_state_and_the_audit_log(shell):
