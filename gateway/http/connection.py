@@ -224,13 +224,15 @@ class ClientConnection(asyncio.Protocol):
         if self._request is None and self._lingering is None:
             self.transport.close()
 
-    def has_idled_since(self, time: float) -> bool:
-        """Whether the client has read its last answer, as far as is known, and sent nothing since this time."""
-        idle_since = self.idle_since
+    def has_idled_since(self, time: float, unused: float) -> bool:
+        """Whether the client has read its last answer, as far as is known, and sent nothing since this time; or has
+        sent nothing at all since the time `unused`.
+        """
+        idle_since, reader = self.idle_since, self._reader
         return (
             idle_since is not None
-            and idle_since <= time
-            and self._reader.is_between_requests
+            and idle_since <= (unused if reader.is_unused else time)
+            and not reader.is_in_head
             and not self.transport.is_closing()
             and not self.transport.get_write_buffer_size()
         )

@@ -59,13 +59,13 @@ _METHODS: Final = {each.value.encode(): each.value for each in HTTPMethod}
 class RequestReader:
     """The reader of the requests that a client sends on one connection, in their order. `waiting`: the requests that
     are not yet answered; if the client sent something that is no request, the last entry is the response to that.
-    `receiving`: the request whose body is expected. `rest`: received bytes that are parsed later, when fewer requests
-    wait. Once `is_over`, nothing more is parsed.
+    `is_in_head`: a part of a head has come. `receiving`: the request whose body is expected. `rest`: received bytes
+    that are parsed later, when fewer requests wait. Once `is_over`, nothing more is parsed.
     """
 
     __slots__ = (
-        "_fault", "_headers", "_is_in_head", "_is_resuming", "_link", "_offers", "_parser", "_refuse", "_seen",
-        "_target", "_trailers", "_unframed_bytes", "is_over", "receiving", "rest", "waiting",
+        "_fault", "_headers", "_is_resuming", "_link", "_offers", "_parser", "_refuse", "_seen",
+        "_target", "_trailers", "_unframed_bytes", "is_in_head", "is_over", "receiving", "rest", "waiting",
     )  # fmt: skip
 
     def __init__(self, link: ClientLink, refuse: Callable[[Problem, str], Response]) -> None:
@@ -80,7 +80,7 @@ class RequestReader:
         self._headers = Headers()
         self._trailers = 0  # fields after the body
         self._seen: tuple[bytes, str | None, str] = (b"", None, "")  # the last target and Host, and what was asked for
-        self._is_in_head = False
+        self.is_in_head = False
         self._is_resuming = False
         self._offers = False  # another protocol, in the request that is received
         self._unframed_bytes = 0  # of heads, trailers and sizes of chunks since the last byte of a body
@@ -96,9 +96,9 @@ class RequestReader:
         )
 
     @property
-    def is_between_requests(self) -> bool:
-        """Whether a request has come, and nothing of the next one."""
-        return bool(self._target) and not self._is_in_head
+    def is_unused(self) -> bool:
+        """Whether no part of a request has come."""
+        return not self._target and not self.is_in_head
 
     def feed(self, data: bytes) -> None:
         """Parse what was read, as far as few requests wait."""
@@ -133,7 +133,7 @@ class RequestReader:
         self._target = b""
         self._headers = Headers()
         self._unframed_bytes = self._trailers = 0
-        self._is_in_head = True
+        self.is_in_head = True
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -143,7 +143,7 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._unframed_bytes and len(name) + len(value) > LINE_BYTES_MAX:
             raise self._at_fault(errors.HEADER_TOO_LARGE)
-        if not self._is_in_head:
+        if not self.is_in_head:
             self._trailers += 1
             if self._trailers > HEADERS_MAX:
                 raise self._at_fault(errors.HEADER_TOO_LARGE)
@@ -166,7 +166,7 @@ class RequestReader:
             self._headers[key] = text
 
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
+        self.is_in_head = False
         if self._is_resuming:
             return
         parser, link, headers, target = self._parser, self._link, self._headers, self._target
@@ -224,7 +224,7 @@ class RequestReader:
                 if not self.is_over:  # else it is what follows the last request
                     self._break(self._fault or errors.MALFORMED_HTTP)
             else:
-                if self._is_in_head or self.receiving is not None:
+                if self.is_in_head or self.receiving is not None:
                     self._unframed_bytes += len(data)
                     if self._unframed_bytes > HEAD_BYTES_MAX:
                         self._break(errors.HEADER_TOO_LARGE)

@@ -3,7 +3,7 @@
 Paths are an allowlist: a path that is not in the table is 404, whatever the backend serves there. A connection without
 a complete head for KEEPALIVE_S is closed, whether it is idle or its client sends the head slowly. While file
 descriptors are short, connections that idle after an answer are closed sooner: HTTP clients expect it, and may send a
-request that crosses the close again (RFC 9112, 9.3.1).
+request that crosses the close again (RFC 9112, 9.3.1). So are those on which nothing comes at all.
 """
 
 import asyncio
@@ -67,12 +67,17 @@ class GatewayServer:
         for connection in list(self.connections):
             connection.close_soon()
 
-    def close_idle(self, count: int, idle_s: float) -> None:
-        """Close at most `count` of the connections that have been idle for `idle_s` seconds, the longest idle first. A
-        connection whose first request has not come stays: its client could not tell whether it may send that again.
+    def close_idle(self, count: int, idle_s: float, unused_s: float) -> None:
+        """Close at most `count` of the connections that have been idle for `idle_s` seconds after an answer, or unused
+        for `unused_s` seconds, the longest idle first. The first request of a client may be on its way, and the client
+        could not tell whether it may send that again.
         """
-        idle_before = self._loop.time() - idle_s
-        idle = [(each.idle_since, id(each), each) for each in self.connections if each.has_idled_since(idle_before)]
+        now = self._loop.time()
+        idle = [
+            (each.idle_since, id(each), each)
+            for each in self.connections
+            if each.has_idled_since(now - idle_s, now - unused_s)
+        ]
         for *_, connection in heapq.nsmallest(count, idle):
             if not connection.has_unread_bytes():
                 connection.transport.close()

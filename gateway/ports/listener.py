@@ -40,7 +40,7 @@ ACCEPTS_MAX: Final = 64
 DESCRIPTORS_RATIO_MAX: Final = 0.75  # of the limit, for clients; the others are for connections to backends and files
 LOOK_AGAIN_S: Final = 0.1  # while descriptors are short: costs two system calls
 HANDSHAKES_MAX: Final = ACCEPTS_MAX  # under way at once: a turn never ends one that it has begun
-HANDSHAKE_S_MAX: Final = 5.0
+HANDSHAKE_S_MAX: Final = 5.0  # so long a client may take to say its first word, where others wait for its place
 OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORT_OF_DESCRIPTORS: Final = "descriptors"
 LOOK_S: Final = 1.0
@@ -92,7 +92,7 @@ class Listener:
         stop_s_max: float,
         inherited: socket.socket | None = None,
         descriptors_ratio_max: float = DESCRIPTORS_RATIO_MAX,
-        close_idle: Callable[[int, float], None] | None = None,
+        close_idle: Callable[[int, float, float], None] | None = None,
     ) -> None:
         """The listener uses this host and port, with a certificate, or with Handshakes if clients authenticate by
         certificates. `stop_s_max` is the time in seconds for responses in progress when it stops. Raises ValueError if
@@ -101,7 +101,7 @@ class Listener:
         `inherited` is a socket of several processes that already listens there: then each accept takes one connection,
         so that no process takes more than it can serve. Accepting pauses when more than `descriptors_ratio_max` of the
         process's file descriptors are in use. `close_idle` is then called at each look: it closes at most so many
-        connections that have been idle for so many seconds.
+        connections that have been idle for so many seconds after an answer, or unused for so many seconds.
         """
         self._server = server
         self._inherited = inherited
@@ -202,7 +202,7 @@ class Listener:
     def _look(self) -> None:
         if are_descriptors_short(self._descriptors_ratio_max):
             if self._close_idle is not None:  # as many as are accepted in a turn, and idle since the last look
-                self._close_idle(ACCEPTS_MAX, LOOK_AGAIN_S)
+                self._close_idle(ACCEPTS_MAX, LOOK_AGAIN_S, HANDSHAKE_S_MAX)
             self._await_descriptors()
         else:
             self.resume(SHORT_OF_DESCRIPTORS)

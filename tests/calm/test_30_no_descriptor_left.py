@@ -66,6 +66,18 @@ async def test_clients_that_idle_make_room_for_those_that_wait(tmp_path):
         assert all(task.result() for task in done)
 
 
+async def test_clients_that_never_send_anything_make_room_for_one_that_waits(tmp_path):
+    async with engine() as server, serving(tmp_path, server) as process, contextlib.AsyncExitStack() as stack:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        port = int(process.url.rsplit(":", 1)[1])
+        for _ in range(DESCRIPTORS):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.transport.abort)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        stack.callback(writer.transport.abort)
+        assert await asyncio.wait_for(is_served(reader, writer), SERVED_S_MAX)
+
+
 async def is_served(reader, writer):
     writer.write(http(call()))
     return b" 200 " in await reader.readline()

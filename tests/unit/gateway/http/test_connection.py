@@ -9,6 +9,7 @@ import asyncio
 import gc
 import re
 import socket
+from math import inf
 from random import Random
 
 import pytest
@@ -708,14 +709,35 @@ async def test_what_makes_room_are_answered_connections_the_longest_idle_first()
     def closed():
         return [transport.is_closing() for _, transport in pairs]
 
-    house.server.close_idle(9, 10.0)
+    house.server.close_idle(9, 10.0, inf)
     assert closed() == [False] * 7
-    house.server.close_idle(1, 0.0)
+    house.server.close_idle(1, 0.0, inf)
     assert closed() == [False] * 4 + [True, False, False]
-    house.server.close_idle(1, 0.0)
+    house.server.close_idle(1, 0.0, inf)
     assert closed() == [False] * 4 + [True, True, False]
-    house.server.close_idle(9, 0.0)
+    house.server.close_idle(9, 0.0, inf)
     assert closed() == [False] * 4 + [True, True, True]
+    for connection, _ in pairs:
+        connection.connection_lost(None)
+
+
+async def test_what_makes_room_are_unused_connections_too_after_a_longer_time_the_oldest_first():
+    house = House()
+    pairs = [house.connect() for _ in range(4)]
+    (half, _), (used, _), *_ = pairs
+    half.data_received(PROBE[:1])
+    used.data_received(PROBE)
+    await turns()
+
+    def closed():
+        return [transport.is_closing() for _, transport in pairs]
+
+    house.server.close_idle(9, 10.0, 10.0)
+    assert closed() == [False] * 4
+    house.server.close_idle(1, 10.0, 0.0)
+    assert closed() == [False, False, True, False]
+    house.server.close_idle(9, 10.0, 0.0)
+    assert closed() == [False, False, True, True], "neither what has begun to send its head, nor what has sent one"
     for connection, _ in pairs:
         connection.connection_lost(None)
 
@@ -729,9 +751,9 @@ async def test_an_idle_connection_whose_next_request_has_come_unread_is_not_clos
         async with asyncio.timeout(15):
             for _ in range(2):
                 client.send(PROBE)
-                house.server.close_idle(9, 0.0)
+                house.server.close_idle(9, 0.0, inf)
                 assert (await loop.sock_recv(client, 4096)).startswith(b"HTTP/1.1 200")
-            house.server.close_idle(9, 0.0)
+            house.server.close_idle(9, 0.0, inf)
             assert await loop.sock_recv(client, 4096) == b""
 
 
