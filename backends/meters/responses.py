@@ -19,7 +19,9 @@ _FAILURES: Final = frozenset({"response.failed", "error"})
 
 
 class ResponsesMeter(EventMeter):
-    """A meter of one stream of OpenAI's Responses API."""
+    """A meter of one stream of OpenAI's Responses API: it reads, from the stream's events, how many tokens the call has
+    used so far, and how the answer ends.
+    """
 
     __slots__ = ("_sequence_number", "_uncounted", "_usage")
 

@@ -87,7 +87,7 @@ class Slot:
 class World:
     """A simulation of one pool: a Scheduler and simulated engines under a virtual clock. It takes arrivals, and returns
     the record of each request when the request has ended. `requests_running_max` is max_num_seqs of every engine, if
-    the operator has configured it; `steps` is what the gateway knows about the engines' steps.
+    the operator has configured it; `steps` says which of the engines' step times and limits the gateway knows.
     """
 
     def __init__(

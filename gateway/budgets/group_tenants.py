@@ -13,7 +13,9 @@ MEMBERS_BYTES = 8  # of a hash of a group's tenants
 
 
 class GroupTenants:
-    """A table of the group of each tenant that has one, as budgets count them. Mutable."""
+    """A mapping from each tenant that is in a group to that group, for the budgets of groups: a tenant that is deleted
+    stays in it until the month ends, because its usage still counts. Mutable.
+    """
 
     def __init__(self) -> None:
         self.group_of: dict[str, str] = {}  # by tenant, to read only

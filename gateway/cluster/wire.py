@@ -278,10 +278,10 @@ class Shared(WireMessage, frozen=True, tag="="):
 
 
 class CheckpointPart(WireMessage, frozen=True, tag="c"):
-    """A message with changed records of a checkpoint; an empty record is deleted (records.py). Several parts make one
-    change, which ends with the part that has a `mark`. The change turns the checkpoint of mark `base` into the
-    checkpoint of that mark. If its first part `begins`, its parts are the whole checkpoint instead. `at` is the
-    checkpoint's time. `is_kept`: the checkpoint is one of those that are also stored.
+    """A message with a part of a change to a checkpoint: the records that changed, where an empty record means that it
+    is deleted (records.py). A mark is the version of a checkpoint. The last part of a change has `mark`, the version
+    after it; the change applies to the version `base`. If the first part has `begins`, the parts are a whole checkpoint
+    instead, and `base` means nothing. `at` is the checkpoint's time. `is_kept`: this version is also stored.
     """
 
     records: dict[str, bytes]

@@ -131,7 +131,9 @@ class BackendSizes(Section):
 
 
 class BackendPlace(BackendSizes):
-    """The settings that say which server a backend is: URL, pool, kind and revision. None: it is detected."""
+    """The settings that say which server a backend is: its URL, its pool, its kind (the server's software) and the
+    revision of its model. A setting that is None is detected by asking the server.
+    """
 
     url: Annotated[
         str, Field(json_schema_extra={"pattern": "^https?://"}, description="its root, without /v1 and credentials")

@@ -129,8 +129,9 @@ def one_of(names: Iterable[str]) -> Any:
 
 @dataclass(frozen=True, eq=False)  # by identity: a schema has no hash
 class InJson:
-    """An annotation of a type with one form in JSON (`form`) and several in a configuration file, such as 64MiB for
-    bytes. `in_file` is the JSON schema of the forms in a file.
+    """An annotation for the type of a setting that has one form in JSON and several in a configuration file, such as
+    64MiB and 67108864 for bytes. `form` is the type that JSON values are checked against; `in_file` is the JSON schema
+    of the forms in a file.
     """
 
     form: Any

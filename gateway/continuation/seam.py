@@ -38,12 +38,12 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 class Seam(NamedTuple):
     """The place in an answer where the text of the next backend joins the text of the first one.
 
-    `before` is the end of the first backend's text: `chars` characters (see `find_seam`), or all where it is shorter.
+    `before` is the end of the first backend's text: its last characters, at most the `chars` that `find_seam` asks for.
     The first `skip` characters of the next backend's text are dropped, because the first backend had decoded them.
 
-    A seam may be inside a character, whose tokens then come from both backends. The first backend generated
-    `cut_tokens` of them. In the next text, after `skip`, the character has the number `cut_chars`, counted from 1. At
-    any other seam, both numbers are 0.
+    A seam may split a character: the first backend generated its first `cut_tokens` tokens, the next backend the rest.
+    `cut_chars` is the position of this character in the next text after `skip`, counted from 1: characters that the
+    first backend held back until this one was whole stand before it. At any other seam, both numbers are 0.
     """
 
     before: str = ""

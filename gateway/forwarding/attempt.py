@@ -107,7 +107,9 @@ class AttemptContext:
 
 
 class AttemptOwner(Protocol):
-    """The receiver of an attempt's events, such as the id of its answer, while the attempt runs."""
+    """The interface of the object that starts an attempt (one try of a call at one backend), which is told of the
+    attempt's events while it runs. One event is that a backend has accepted the connection of a retry.
+    """
 
     def taken(self, sending: Sending) -> None:
         """A backend has accepted the connection of a retry, which has been written to it."""

@@ -76,7 +76,10 @@ class _EndedOfTenant:
 
 
 class EndedCalls:
-    """The counts of recent latencies and refusals of calls that ended in this process. Mutable; used on one loop."""
+    """Statistics of the calls that ended in this process: per pool and tenant, how many of the last 15 minutes had a
+    latency in each bucket of a histogram, and how many of the last minute were refused, by reason. Mutable; used on one
+    loop.
+    """
 
     def __init__(self, pool_of: Callable[[str], str | None], *, clock: Callable[[], float] = time.monotonic) -> None:
         """`pool_of` returns the pool of a model, and `clock` seconds."""

@@ -92,8 +92,9 @@ class PoolRecord:
 
 
 class LiveRecord:
-    """The PoolRecords of all pools, for the live document (the data of the live page). Mutable. It is a LookWatch: an
-    observer that gets each sample of a pool that the metrics take.
+    """The recent service of every pool, one PoolRecord each, from which the live document (the data of the live page)
+    is made. Mutable. It is a LookWatch: an observer that gets each sample of a pool that the metrics take, and records
+    it.
     """
 
     def __init__(self) -> None:

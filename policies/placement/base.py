@@ -46,8 +46,8 @@ class Placement(Protocol):
 
 
 class Worker(NamedTuple):
-    """One of the backends that an arrival placement may choose, with its capacity and the number of requests that wait
-    for it in the gateway's queue.
+    """A backend that an arrival placement may choose: the books of what the backend holds and has room for (slots, KV
+    tokens, work per step), and the number of requests that wait for this backend in the gateway's queue.
     """
 
     capacity: BackendCapacity

@@ -31,7 +31,7 @@ STORE_MISSING = (
 
 
 class ResponseBody(BaseModel):
-    """The body of a call to /v1/responses."""
+    """The request body of a call to /v1/responses, not its answer."""
 
     model_config = ConfigDict(extra="ignore")
 

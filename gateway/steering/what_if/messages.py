@@ -83,8 +83,9 @@ class FoundCalls(msgspec.Struct, kw_only=True):
 
 
 class FoundTenant(FoundCalls, kw_only=True):
-    """The figures of one tenant in a run. `service` is what it received, `asked_service` what all its calls asked for
-    (null: not known, because the run was measured and not simulated).
+    """The figures of one tenant's calls in one side of a what-if: what was measured, or one simulation. `service` is
+    what the tenant received, in the units of the pool's price; `asked_service` is what all its calls asked for (null
+    where the side was measured, because only a simulation knows it).
     """
 
     weight: float
