@@ -11,7 +11,7 @@ from typing import Final
 
 from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import StreamCall
-from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed
+from backends.upstream import ConnectFailed, HttpExchange, UpstreamAway, UpstreamClosed
 from gateway.api import errors
 from gateway.api.endpoints import RESPONSE, RESPONSE_CANCEL, Endpoint
 from gateway.api.errors import ProblemError, problem_error
@@ -117,7 +117,7 @@ class Utilities:
         trace: CallTrace,
     ) -> HttpExchange:
         """The answer of the first backend that takes the call. A backend that closes the connection before it has sent
-        a byte has not taken it.
+        a byte has not taken it, nor has one that hangs.
         """
         changed = changes(arrival.body.values, salted=False, xargs_allowed=self._xargs_allowed)
         body = arrival.body.upstream(changed, None)
@@ -137,7 +137,7 @@ class Utilities:
                 return await backend_client.upstream.open(
                     request.method, target, headers, body.asking(usage=False, continuous=False)
                 )
-            except (ConnectFailed, UpstreamClosed) as error:
+            except (ConnectFailed, UpstreamAway, UpstreamClosed) as error:
                 if not last or (isinstance(error, UpstreamClosed) and error.bytes_received):
                     raise
         raise problem_error(Reason.NO_BACKEND)

@@ -334,6 +334,14 @@ async def test_a_utility_goes_to_the_next_backend_where_one_hangs_up():
         assert charged(rig) == 4
 
 
+async def test_a_utility_that_a_backend_holds_when_it_is_found_to_hang_goes_to_the_next_one():
+    async with scripted(fall_silent) as hung, scripted(answer(used(2))) as well, gateway(hung, well) as rig:
+        calls = [asyncio.create_task(rig.post(BODIES["/tokenize"], "/tokenize")) for _ in range(4)]
+        await until(lambda: len(hung.calls) == 2)
+        hung.healthy = False
+        assert [(await each).json for each in calls] == [used(2)] * 4
+
+
 async def test_a_utility_that_no_backend_answers_is_a_502():
     async with scripted(hang_up) as broken, gateway(broken) as rig:
         assert_error(await rig.post(BODIES["/tokenize"], "/tokenize"), 502)
