@@ -51,7 +51,6 @@ class PluginReports:
     def __init__(self) -> None:
         self.gateway = uuid4().hex
         self.engines: EngineNews | None = None
-        self._epoch = ""
         self._next = 0
         self._absent_until = float("-inf")
 
@@ -61,7 +60,7 @@ class PluginReports:
 
     def absent(self, now: float) -> None:
         """Record that the server answered without reports, so that it has no plugin."""
-        self.engines, self._epoch, self._next = None, "", 0
+        self.engines, self._next = None, 0
         self._absent_until = now + ABSENT_S
 
     def silent(self) -> None:
@@ -81,7 +80,7 @@ class PluginReports:
         if not isinstance(rows, list) or not isinstance(states, dict) or not _is_count(document.get("next")):
             raise ValueError("not reports of steps")
         # After a restart of the server `since` means nothing: its first steps may be missing, which does no harm.
-        self._epoch, self._next = document["epoch"], document["next"]
+        self._next = document["next"]
         self.engines = _together([state for state in states.values() if isinstance(state, dict)], self.gateway)
         return [ReportedStep(row[2], row[3], row[4], row[5] / 1e6) for row in rows if _is_row(row)]
 

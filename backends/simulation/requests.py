@@ -81,7 +81,7 @@ class RequestRecord:
     rejected: Reason | None = None
     tpot_s: float | None = None
     """Time per output token since the first one came, and since it was due: both known of requests with an envelope
-    and two tokens at least (pace.py)."""
+    and two tokens at least (answer_pace.py)."""
     tpot_envelope_s: float | None = None
     interruptions: int = 0
     came_before: bool = False

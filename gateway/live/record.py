@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from gateway.live.windows import ServiceWindow
+from gateway.observability.metrics.scheduler_metrics import LookWatch
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.types import Snapshot, Tenant, TenantView
 
@@ -91,10 +92,9 @@ class PoolRecord:
         self.snapshot, self.tenants = None, {}
 
 
-class LiveRecord:
+class LiveRecord(LookWatch):
     """The recent service of every pool, one PoolRecord each, from which the live document (the data of the live page)
-    is made. Mutable. It is a LookWatch: an observer that gets each sample of a pool that the metrics take, and records
-    it.
+    is made. Mutable. It records each sample of a pool that the metrics take.
     """
 
     def __init__(self) -> None:
@@ -108,9 +108,6 @@ class LiveRecord:
         record = self._record(pool)
         record.unwatched()
         return record.begin(snapshot.now, at_least_s=UNSEEN_BUCKET_S)
-
-    async def looked(self) -> None:
-        """Does nothing: a LookWatch needs this method."""
 
     async def look_for_viewer(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """Sample all pools now."""

@@ -71,7 +71,7 @@ class LookWatch(Protocol):
 
     async def looked(self) -> None:
         """The look at all pools is over. If the Schedulers run elsewhere, it had no pools."""
-        ...
+        return
 
     def replaced(self) -> None:
         """The Schedulers are new ones, which count from zero."""
