@@ -33,7 +33,7 @@ class OperatorSources:
         trials = Trials(
             parts.handlers.server,
             parts.handlers.auth.beside,
-            operators.steering.ended.find,
+            operators.steering.ended.by_id.get,
             tenant_is_model=self._config.auth.tenant_from == "model",
         )
         demo = Demo(management.registry, trials, self._demo_target)

@@ -10,7 +10,7 @@ token came may still exceed the target, if the first token came early and the se
 """
 
 from policies.slo.timeliness import Timeliness
-from policies.types import Request, Timing
+from policies.types import Request
 
 
 class AnswerPace:
@@ -18,10 +18,11 @@ class AnswerPace:
     envelope.
     """
 
-    __slots__ = ("_due_at", "_last_at", "_timeliness", "_tokens", "tpot_envelope_s")
+    __slots__ = ("_due_at", "_last_at", "_tokens", "timeliness", "tpot_envelope_s")
 
     def __init__(self, request: Request) -> None:
-        self._timeliness = Timeliness(request)
+        self.timeliness = Timeliness(request)
+        """As the gateway would measure it. To read."""
         assert request.envelope is not None, "what was promised nothing is not judged"
         ttft_s = request.envelope.ttft_s
         self._due_at = None if ttft_s is None else request.arrived_at + ttft_s
@@ -38,8 +39,8 @@ class AnswerPace:
         self._tokens, self._last_at = before + tokens, now
         each_s = (now - last_at) / tokens
         for number in range(1, tokens):
-            self._timeliness.passed(before + number, last_at + number * each_s)
-        self._timeliness.passed(before + tokens, now)
+            self.timeliness.passed(before + number, last_at + number * each_s)
+        self.timeliness.passed(before + tokens, now)
         if before:
             self._raise_tpot(before, last_at + each_s)
             if tokens > 1:
@@ -48,10 +49,6 @@ class AnswerPace:
             assert tokens == 1, "a first token comes alone"
             # Without a TTFT target the first token is due when it comes.
             self._due_at = now if self._due_at is None else max(now, self._due_at)
-
-    def timing(self) -> Timing:
-        """Return the timing as the gateway would measure it."""
-        return self._timeliness.timing()
 
     def _raise_tpot(self, number: int, at: float) -> None:
         assert self._due_at is not None

@@ -241,7 +241,7 @@ class World:
     def _finish(self, call: SimulatedCall, outcome: Outcome, now: float) -> None:
         self._report_tokens(call, now)
         del self._in_flight[call.request.id]
-        timing = None if call.pace is None else call.pace.timing()
+        timing = None if call.pace is None else call.pace.timeliness.timing()
         self._scheduler.finished(call.request.id, outcome, now, timing)
         self._is_poll_due |= self._somebody_waits
 
@@ -410,7 +410,7 @@ class World:
                 first_token_latency_s=None if first_at is None else first_at - arrived_at,
                 total_latency_s=total_latency_s,
                 rejected=rejected,
-                tpot_s=None if pace is None else pace.timing().tpot_s,
+                tpot_s=None if pace is None else pace.timeliness.timing().tpot_s,
                 tpot_envelope_s=None if pace is None else pace.tpot_envelope_s,
                 interruptions=call.interruptions,
                 came_before=call.arrival.came_before,

@@ -55,7 +55,7 @@ class EngineAccounts:
         """The number of requests with a target."""
         self.dispatches: dict[str, int] = {}  # highest number per gateway; the latest gateway is last
         self.tenants = TenantOrder(options.order, cached_tokens) if options.order in TENANT_ORDERS else None
-        self._clock = clock
+        self.now = clock
         self._steps = StepClock()
         self._learner = StepTimeLearner()
         self._groups = StepGroups()
@@ -69,9 +69,6 @@ class EngineAccounts:
         self._untold: list[StepReport] = []
         self._told_at = 0.0
 
-    def now(self) -> float:
-        return self._clock()
-
     @property
     def step_time(self) -> StepTime | None:
         """The present estimate of the engine's step time; None while there is none."""
@@ -81,7 +78,7 @@ class EngineAccounts:
         self, request_id: str, extra_args: Mapping[str, Any] | None, *, arrived_s_ago: float, prompt_tokens: int
     ) -> None:
         """Record a request in the engine's queue that reached the server `arrived_s_ago`."""
-        arrived_at = self._clock() - arrived_s_ago
+        arrived_at = self.now() - arrived_s_ago
         promise = read_envelope(
             extra_args, arrived_at=arrived_at, ttft_s=self.options.ttft_s, tpot_s=self.options.tpot_s
         )
@@ -127,14 +124,14 @@ class EngineAccounts:
             self._has_begun = True
             if self._collector is not None:
                 self._collector.begin()
-        now = self._clock()
+        now = self.now()
         if not self._steps.in_flight:
             return now
         return min(max(now, self._in_flight_until), now + LEAD_S_MAX)
 
     def scheduled(self, key: int, starts_at: float, *, new_tokens: int, context_tokens: int, requests: int) -> None:
         """Record a step that was formed, under the key that its outcome will have."""
-        now = self._clock()
+        now = self.now()
         self._steps.began(key, now, new_tokens=new_tokens, context_tokens=context_tokens, requests=requests)
         if self._step_time is not None:
             self._in_flight_until = starts_at + self._step_time.model.step_s(
@@ -143,7 +140,7 @@ class EngineAccounts:
 
     def ended(self, key: int) -> float:
         """Record the outcome of a step, and return the present time."""
-        now = self._clock()
+        now = self.now()
         report = self._steps.ended(key, now)
         if report is not None:
             self._learn(report)
@@ -191,7 +188,7 @@ class EngineAccounts:
         """Take the steps that are to be reported now. There are none if the last report is less than REPORT_EVERY_S
         old, unless the engine is idle.
         """
-        now = self._clock()
+        now = self.now()
         if not self._untold or (now - self._told_at < REPORT_EVERY_S and not is_idle):
             return []
         steps, self._untold, self._told_at = self._untold, [], now

@@ -118,7 +118,8 @@ class EndedRequests:
         self._process = process
         self._pool_of = pool_of
         self._rows: deque[RequestRow] = deque()
-        self._newest: dict[str, RequestRow] = {}  # by id, which clients may use again
+        self.by_id: dict[str, RequestRow] = {}
+        """The last of each id, which clients may use again. To read."""
 
     def ended(self, trace: CallTrace) -> None:
         """Store a call that has ended. Calls of unknown callers and models are left out."""
@@ -127,14 +128,10 @@ class EndedRequests:
         row = self._row(trace, trace.tenant_id)
         if len(self._rows) == ENDED_MAX:
             oldest = self._rows.popleft()
-            if self._newest.get(oldest.id) is oldest:
-                del self._newest[oldest.id]
+            if self.by_id.get(oldest.id) is oldest:
+                del self.by_id[oldest.id]
         self._rows.append(row)
-        self._newest[row.id] = row
-
-    def find(self, request_id: str) -> RequestRow | None:
-        """The last ended request with this id; None without one."""
-        return self._newest.get(request_id)
+        self.by_id[row.id] = row
 
     def newest_first(self) -> Iterator[RequestRow]:
         return reversed(self._rows)
@@ -240,7 +237,7 @@ class AllRequests:
         call = self._active.find(request_id)
         if call is not None and call.dispatcher.cancel(request_id):
             return Cancelling.DONE
-        return Cancelling.UNKNOWN if self._ended.find(request_id) is None else Cancelling.ENDED
+        return Cancelling.UNKNOWN if self._ended.by_id.get(request_id) is None else Cancelling.ENDED
 
     async def _waits(self, queued: Mapping[str, Sequence[str]]) -> dict[str, WaitView]:
         """The reasons why requests wait, by their ids at the Scheduler, which are given by pool. Called where this
@@ -266,7 +263,7 @@ class AllRequests:
     def _ended_rows(self, query: RequestQuery) -> Iterator[RequestRow]:
         found = self._ended.newest_first()
         if query.id is not None:
-            one = self._ended.find(query.id)
+            one = self._ended.by_id.get(query.id)
             found = iter(() if one is None else (one,))
         yield from filter(query.takes, found)
 

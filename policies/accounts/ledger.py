@@ -93,7 +93,8 @@ class Ledger:
     in_flight: dict[str, InFlight] = field(default_factory=dict)
     _at: dict[str, dict[str, InFlight]] = field(default_factory=dict)  # the same entries by backend
     _served: defaultdict[str, Served] = field(default_factory=lambda: defaultdict(Served))
-    _prepaid: dict[str, InFlight] = field(default_factory=dict)  # waiting requests that were dispatched before
+    prepaid: dict[str, InFlight] = field(default_factory=dict)
+    """Waiting requests that were dispatched before. To read."""
 
     def at(self, backend_id: str) -> Collection[InFlight]:
         """The entries in flight at this backend."""
@@ -113,7 +114,7 @@ class Ledger:
         if backend_id not in self._at:
             self._at[backend_id] = {}
         self._at[backend_id][request_id] = entry
-        before = self._prepaid.pop(request_id, None) if self._prepaid else None
+        before = self.prepaid.pop(request_id, None) if self.prepaid else None
         if before is not None:
             entry.is_prepaid, entry.service, entry.outstanding = True, before.service, before.outstanding
             entry.counted = before.counted
@@ -130,7 +131,7 @@ class Ledger:
     def prepay(self, entry: InFlight) -> None:
         """A waiting request was charged for this usage by another scheduler."""
         entry.life, entry.service, entry.counted = Life.QUEUED, _charged_before(self.price, entry.usage), entry.usage
-        self._prepaid[entry.request.id] = entry
+        self.prepaid[entry.request.id] = entry
 
     def charge(self, entry: InFlight, usage: Usage) -> Charge:
         """Charge the price of this usage minus the entry's earlier charges; negative if an estimate was too high."""
@@ -168,21 +169,17 @@ class Ledger:
         del self.in_flight[request_id], running[request_id]
         if not running:
             del self._at[entry.backend_id]
-        self._prepaid[request_id] = entry
-
-    def prepaid(self, request_id: str) -> InFlight | None:
-        """The entry of a waiting request that was dispatched before; None if it never was."""
-        return self._prepaid.get(request_id)
+        self.prepaid[request_id] = entry
 
     def delivered_tokens(self, request_id: str) -> int:
         """The tokens of a waiting request's prompt and of the answer that its client has so far; 0 without any."""
-        entry = self._prepaid.get(request_id)
+        entry = self.prepaid.get(request_id)
         produced = 0 if entry is None else entry.request.produced_tokens
         return 0 if entry is None or not produced else entry.usage[0] + produced
 
     def refunded(self, entry: InFlight) -> Charge:
         """A prepaid request left the queue for good: refund its charge, unless its client has a part of the answer."""
-        del self._prepaid[entry.request.id]
+        del self.prepaid[entry.request.id]
         entry.life = LIFE[entry.life, Event.ENDED]
         return self._written_off(entry, 0.0 if entry.request.produced_tokens else entry.service)
 

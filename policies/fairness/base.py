@@ -146,9 +146,9 @@ class Fairness(ABC):
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         """The tenant starts to wait: it has a waiting request, and its limits let it send it."""
 
-    @abstractmethod
     def left(self, tenant_id: str) -> None:
         """The tenant stops waiting: it has no waiting request that its limits let it send."""
+        self._ended(tenant_id)
 
     @abstractmethod
     def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:

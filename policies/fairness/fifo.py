@@ -25,9 +25,6 @@ class Fifo(Fairness):
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         self._heap.push(self._began(tenant_id, waiting), self._waiting)
 
-    def left(self, tenant_id: str) -> None:
-        self._ended(tenant_id)
-
     def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
         account = self._heap.first_of(lambda account: eligible(account.head()), besides)
         return account.head() if account else None

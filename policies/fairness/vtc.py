@@ -51,9 +51,6 @@ class LeastCounterFirst(Fairness):
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         self._heap.push(self._began(tenant_id, waiting), self._waiting)
 
-    def left(self, tenant_id: str) -> None:
-        self._ended(tenant_id)
-
     def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
         account = self._accounts[tenant_id] if tenant_id in self._accounts else self._account(tenant_id)
         account.counter += service

@@ -14,9 +14,8 @@ charged at the end. A request that was never sent is refunded.
 from collections.abc import Sequence
 from math import floor
 
-from policies.capacity.prefix_index import PrefixIndex
-from policies.placement.base import ArrivalPlacement, Worker
-from policies.placement.locality import Locality
+from policies.placement.base import Worker
+from policies.placement.locality import LocalPlacement
 from policies.types import Request, Usage
 
 WORKER_QUANTUM_SERVICE = 10_000.0  # K_w; the paper's sweep goes from 2,000 to 40,000
@@ -25,7 +24,7 @@ OUTPUT_PRICE = 2.0  # service per token of output
 WORKERS_MAX = 1024  # deficits of one tenant; beyond it, those of removed backends are dropped
 
 
-class D2lpm(ArrivalPlacement):
+class D2lpm(LocalPlacement):
     """The arrival placement D2LPM (it chooses a backend when a request arrives): a backend that holds the longest
     beginning of the prompt, if the tenant has credit there; otherwise any backend where the tenant has credit. Among
     several, the shortest queue decides. The credit (deficit) is the service that the tenant may still receive at a
@@ -33,17 +32,12 @@ class D2lpm(ArrivalPlacement):
     of quanta at each. Mutable.
     """
 
-    reads_prefixes = True
-
     def __init__(self, *, quantum_service: float = WORKER_QUANTUM_SERVICE) -> None:
+        super().__init__()
         assert quantum_service > 0, "without a quantum no tenant ever has credit"
         self._quantum = quantum_service
-        self._locality = Locality()
         self._deficits: dict[str, dict[str, float]] = {}  # tenant -> backend -> deficit
         self._charged: dict[str, float] = {}  # by request that waits
-
-    def look_up_in(self, prefixes: PrefixIndex) -> None:
-        self._locality.look_up_in(prefixes)
 
     def assign(self, request: Request, workers: Sequence[Worker]) -> str:
         deficits = self._refilled(request.tenant_id, workers)
@@ -63,12 +57,6 @@ class D2lpm(ArrivalPlacement):
     def unassigned(self, request: Request, backend_id: str) -> None:
         self._locality.left(request, backend_id)
         self._charge(request.tenant_id, backend_id, -self._charged.pop(request.id))
-
-    def dispatched(self, request: Request, backend_id: str) -> None:
-        self._locality.left(request, backend_id)
-
-    def returned(self, request: Request, backend_id: str) -> None:
-        self._locality.waits(request, backend_id)
 
     def ended(self, request: Request, backend_id: str, usage: Usage) -> None:
         del self._charged[request.id]

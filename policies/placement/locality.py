@@ -8,7 +8,7 @@ and the prompts that wait in the gateway for a backend, which will have been sen
 from collections.abc import Sequence
 
 from policies.capacity.prefix_index import PrefixIndex, leading_blocks
-from policies.placement.base import Worker
+from policies.placement.base import ArrivalPlacement, Worker
 from policies.types import Request
 
 
@@ -61,3 +61,23 @@ class Locality:
     def _longest_waiting(self, request: Request) -> tuple[int, frozenset[str]]:
         matched = leading_blocks(request.prefix, self._waiting.__contains__)
         return matched, frozenset(self._waiting[request.prefix[matched - 1]]) if matched else frozenset()
+
+
+class LocalPlacement(ArrivalPlacement):
+    """The base class of arrival placements that ask a Locality. It reports to it the requests that were sent or came
+    back; `assign` and `unassigned` report the others.
+    """
+
+    reads_prefixes = True
+
+    def __init__(self) -> None:
+        self._locality = Locality()
+
+    def look_up_in(self, prefixes: PrefixIndex) -> None:
+        self._locality.look_up_in(prefixes)
+
+    def dispatched(self, request: Request, backend_id: str) -> None:
+        self._locality.left(request, backend_id)
+
+    def returned(self, request: Request, backend_id: str) -> None:
+        self._locality.waits(request, backend_id)

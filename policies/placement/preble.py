@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from policies.capacity.prefix_index import PrefixIndex
-from policies.placement.base import ArrivalPlacement, Worker
-from policies.placement.locality import Locality
+from policies.placement.base import Worker
+from policies.placement.locality import LocalPlacement
 from policies.types import Request, Usage
 
 WINDOW_S = 180.0
@@ -136,22 +135,17 @@ class _RecentUses:
             del self.loads[backend_id]
 
 
-class Preble(ArrivalPlacement):
+class Preble(LocalPlacement):
     """The arrival placement of Preble, which weighs cached prefixes against the load of each backend. A request costs
     O(blocks of the prompt + backends). Mutable.
     """
 
-    reads_prefixes = True
-
     def __init__(self) -> None:
-        self._locality = Locality()
+        super().__init__()
         self._window = _RecentUses()
         self._assigned: dict[str, _BackendUse] = {}  # by request that waits or runs
         self._outputs: deque[int] = deque(maxlen=OUTPUTS_OBSERVED)
         self._output_tokens = OUTPUT_TOKENS_AT_FIRST
-
-    def look_up_in(self, prefixes: PrefixIndex) -> None:
-        self._locality.look_up_in(prefixes)
 
     def assign(self, request: Request, workers: Sequence[Worker]) -> str:
         self._window.expire(request.arrived_at)
@@ -170,12 +164,6 @@ class Preble(ArrivalPlacement):
     def unassigned(self, request: Request, backend_id: str) -> None:
         self._locality.left(request, backend_id)
         self._window.discount(self._ended(request))
-
-    def dispatched(self, request: Request, backend_id: str) -> None:
-        self._locality.left(request, backend_id)
-
-    def returned(self, request: Request, backend_id: str) -> None:
-        self._locality.waits(request, backend_id)
 
     def ended(self, request: Request, backend_id: str, usage: Usage) -> None:
         self._ended(request)

@@ -45,7 +45,7 @@ class Accounting:
     def left(self, request: Request, fair_queue: FairQueue, now: float) -> None:
         """A request has left this queue for good without being dispatched; its prepaid charge is refunded."""
         fair_queue.first.pop(request.id, None)
-        entry = self.ledger.prepaid(request.id)
+        entry = self.ledger.prepaid.get(request.id)
         if entry is not None:
             fair_queue.charged(request.tenant_id, self.ledger.refunded(entry))
             fair_queue.ended(entry, now)
@@ -57,7 +57,7 @@ class Accounting:
         if request.id in move.before.first:
             del move.before.first[request.id]
             move.after.first[request.id] = None
-        entry = self.ledger.prepaid(request.id)
+        entry = self.ledger.prepaid.get(request.id)
         if entry is not None:
             entry.backend_id = move.after.backend_id or entry.backend_id
             # What an interrupted request has received, it has received there.

@@ -69,7 +69,7 @@ def rearrange(
         before.leave(request, sent=False)
         fair_queue = homes[request.id] = after.enter(request, now)
         fair_queue.queued(request, now)
-        prepaid = ledger.prepaid(request.id)
+        prepaid = ledger.prepaid.get(request.id)
         if prepaid is not None:
             prepaid.backend_id = fair_queue.backend_id or prepaid.backend_id
             _expect(fair_queue, prepaid)

@@ -232,7 +232,7 @@ class WaitingRequests:
         fair_queues = self.accounting.present.fair_queues
         fair_queue = fair_queues.leave(request, sent=False)
         fair_queue.first.pop(request_id, None)
-        entry = self.ledger.prepaid(request_id)
+        entry = self.ledger.prepaid.get(request_id)
         if entry is None:
             fair_queue.dropped(request, now)
         else:  # what it may still cost is expected again at its next dispatch
@@ -264,7 +264,7 @@ class WaitingRequests:
         if self.sessions is not None:
             self.sessions.left(request_id, now)
         self.tenants.admission_rules.settled(request_id, self.ledger.delivered_tokens(request_id), now)
-        entry = self.ledger.prepaid(request_id)
+        entry = self.ledger.prepaid.get(request_id)
         if entry is not None:
             refund = self.ledger.refunded(entry)
             if request.tenant_id in self.tenants.states:
@@ -279,13 +279,13 @@ class WaitingRequests:
 
     def _charge_home(self, request: Request, charge: Charge) -> None:
         """Charge a request that waits in no order, in the queue where it was charged before."""
-        entry = self.ledger.prepaid(request.id)
+        entry = self.ledger.prepaid.get(request.id)
         if entry is not None and request.tenant_id in self.tenants.states:
             self._charge_in_home(entry, charge)
 
     def _prepay(self, request: Request, prepaid: Usage | None, usage: Usage | None) -> Charge:
         """Count the request as charged for `prepaid`, and return the charge for the excess of `usage` over that."""
-        if prepaid is not None and self.ledger.prepaid(request.id) is None:
+        if prepaid is not None and self.ledger.prepaid.get(request.id) is None:
             produced = request.produced_tokens if usage is None else usage.output_tokens
             request = replace(request, produced_tokens=produced)
             entry = InFlight(request, "", NOTHING_RESERVED, 0.0, 0.0, prepaid)
@@ -296,7 +296,7 @@ class WaitingRequests:
 
     def _continued(self, request: Request) -> Request:
         """The request with the part of its answer from before an interruption, and with its number of preemptions."""
-        entry = self.ledger.prepaid(request.id)
+        entry = self.ledger.prepaid.get(request.id)
         if entry is None:
             return request
         before = entry.request
@@ -311,7 +311,7 @@ class WaitingRequests:
         """Put the request into a queue. A prepaid request goes first: in the queue where it was charged, where that is
         there and its backend may serve it.
         """
-        fair_queues, entry = self.accounting.present.fair_queues, self.ledger.prepaid(request.id)
+        fair_queues, entry = self.accounting.present.fair_queues, self.ledger.prepaid.get(request.id)
         if entry is None:
             return fair_queues.enter(request, now)
         entry.request = request

@@ -58,7 +58,8 @@ def _pays(backend: WorkingSet) -> bool:
     if use.busy_ratio <= BUSY_RATIO_MIN or again <= RECOMPUTED_RATIO_MIN or use.context_mean <= 0.0:
         return False
     fit = max(1.0, backend.eta * backend.pool_tokens / use.context_mean)
-    return again * use.turn_s > use.gap_s * (use.sessions - fit) / fit
+    sessions = use.turns_per_s * (use.turn_s + use.gap_s)  # that are active, about: Little's law
+    return again * use.turn_s > use.gap_s * (sessions - fit) / fit
 
 
 def _has_time_for_all(backend: WorkingSet) -> bool:

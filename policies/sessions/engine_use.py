@@ -156,8 +156,3 @@ class EngineUse:
     @property
     def context_mean(self) -> float:
         return self._context_tokens / self._turns if self._turns > 0.0 else 0.0
-
-    @property
-    def sessions(self) -> float:
-        """The approximate number of active sessions: the rate of turns times the mean time between (Little's law)."""
-        return self.turns_per_s * (self.turn_s + self.gap_s)

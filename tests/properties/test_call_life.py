@@ -77,7 +77,7 @@ class Entry:
     @property
     def life(self):
         ledger = self.scheduler._ledger
-        self.known = ledger.in_flight.get("a") or ledger.prepaid("a") or self.known
+        self.known = ledger.in_flight.get("a") or ledger.prepaid.get("a") or self.known
         return self.known.life
 
     async def do(self, fact):

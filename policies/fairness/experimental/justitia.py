@@ -135,9 +135,6 @@ class AgentTags(Fairness):
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         self._heap.push(self._began(tenant_id, waiting), self._waiting)
 
-    def left(self, tenant_id: str) -> None:
-        self._ended(tenant_id)
-
     def dropped(self, request: Request, now: float) -> None:
         self._over(request, 0.0, now)
 

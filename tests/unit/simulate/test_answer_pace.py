@@ -18,13 +18,13 @@ def paced(*times: float, envelope: SloEnvelope = ENVELOPE) -> AnswerPace:
 
 def test_both_readings_are_the_largest_over_the_tokens():
     pace = paced(0.1, 0.4, 0.5, 0.6)
-    assert pace.timing().tpot_s == pytest.approx(0.3)  # the second token, since the first
+    assert pace.timeliness.timing().tpot_s == pytest.approx(0.3)  # the second token, since the first
     assert pace.tpot_envelope_s == pytest.approx(0.1 / 3)  # the last, since 0.5
 
 
 def test_an_answer_inside_its_envelope_may_have_a_second_token_that_is_slow():
     pace = paced(0.1, 0.55, 0.6)
-    assert pace.timing().tpot_s == pytest.approx(0.45)
+    assert pace.timeliness.timing().tpot_s == pytest.approx(0.45)
     assert is_inside(ENVELOPE, ttft_s=0.1, tpot_envelope_s=pace.tpot_envelope_s)
 
 
@@ -42,14 +42,14 @@ def test_a_first_token_has_its_own_target(ttft_s, is_in):
 def test_tokens_told_at_once_are_read_as_if_told_one_by_one():
     one_by_one, at_once = paced(0.3, 0.4, 0.5, 0.6, 0.7), paced(0.3)
     at_once.emitted(4, 0.7)
-    assert at_once.timing().tpot_s == pytest.approx(one_by_one.timing().tpot_s)
+    assert at_once.timeliness.timing().tpot_s == pytest.approx(one_by_one.timeliness.timing().tpot_s)
     assert at_once.tpot_envelope_s == pytest.approx(one_by_one.tpot_envelope_s)
-    assert at_once.timing().tokens_in_time == one_by_one.timing().tokens_in_time == 5
+    assert at_once.timeliness.timing().tokens_in_time == one_by_one.timeliness.timing().tokens_in_time == 5
 
 
 def test_without_a_target_for_the_first_token_the_others_are_due_from_when_it_came():
     pace = paced(7.0, 7.1, 7.3, envelope=SloEnvelope(tpot_s=0.1))
-    assert pace.tpot_envelope_s == pace.timing().tpot_s == pytest.approx(0.15)
+    assert pace.tpot_envelope_s == pace.timeliness.timing().tpot_s == pytest.approx(0.15)
 
 
 def test_a_first_token_that_is_late_does_not_make_the_others_late():
