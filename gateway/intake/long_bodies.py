@@ -1,9 +1,9 @@
 """Long bodies: a reader that does not block the event loop for long.
 
-A body of LONG_BYTES or more is read in slices with a turn of the loop between them (gateway/api/long_json.py), and its
-values are counted. A body with too many values is rejected then, because a backend would stop for even longer, and all
-of its streams with it. Other slow work on a long body is done in a thread. Only one body is read at a time, so that the
-loop is delayed by one body at most.
+A body of LONG_BYTES or more is read in slices with a turn of the loop between them (long_json.py), and its values are
+counted. A body with too many values is rejected then, because a backend would stop for even longer, and all of its
+streams with it. Other slow work on a long body is done in a thread. Only one body is read at a time, so that the loop
+is delayed by one body at most.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from backends.meters import long
 from gateway.api.bodies import JsonBody, in_utf_8
-from gateway.api.long_json import read_object
+from gateway.intake.long_json import read_object
 
 LONG_BYTES: Final = long.LONG_BYTES
 # Objects, lists and texts; ten numbers count as one. A million numbers are 40 MB as objects of a list

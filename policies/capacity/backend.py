@@ -3,10 +3,10 @@
 An engine serves its own queue first come, first served, outside the scheduler's fairness. So a backend is given no more
 than it can run: its sequences stay below `max_num_seqs`, and the KV tokens that its requests will need fit its KV pool
 (prompt + predicted output, growing with the actual output). The need is the sum of all full lengths ("sum"), the tokens
-that they are expected to hold while others follow ("expected", kv_expected.py), or the most that is held at any one
-moment ("peak", kv_peak.py). A prompt block that several running requests share counts once. Subtracted are what other
-clients run at the same backend (external_load.py), a headroom against preemptions inside the engine (headroom.py), and
-the reserves of other tiers (tier_reserves.py).
+that they are expected to hold while others follow ("expected", kv_use/expected.py), or the most that is held at any one
+moment ("peak", kv_use/peak.py). A prompt block that several running requests share counts once. Subtracted are what
+other clients run at the same backend (external_load.py), a headroom against preemptions inside the engine
+(headroom.py), and the reserves of other tiers (tier_reserves.py).
 
 A backend with free slots and memory may still be unable to serve one more request in time: a limit
 (policies/limit/) decides that.
@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 
-from policies.capacity.end_order import EndOrder
 from policies.capacity.external_load import ExternalLoad
 from policies.capacity.headroom import KV_HEADROOM_RATIO, Headroom
 from policies.capacity.held_blocks import HeldBlocks
-from policies.capacity.kv_expected import ExpectedOverTime
-from policies.capacity.kv_peak import PeakOverTime
+from policies.capacity.kv_use.end_order import EndOrder
+from policies.capacity.kv_use.expected import ExpectedOverTime
+from policies.capacity.kv_use.peak import PeakOverTime
 from policies.capacity.reserve import Room
 from policies.capacity.tier_reserves import NOTHING, TierReserves
 from policies.capacity.window import Window

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from gateway.live.changes import Object, sliced_merge_patch
 from gateway.live.group_part import GroupPart
 from gateway.live.schema import LivePageDocument
+from gateway.live.stream.changes import Object, sliced_merge_patch
 from gateway.live.stream.events import PATCH, STATE, Encoded, encode, encoded
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.live.changes import OBJECTS, SLICE_MEMBERS, Object, members_of
+from gateway.live.stream.changes import OBJECTS, SLICE_MEMBERS, Object, members_of
 
 STATE: Final = "state"
 PATCH: Final = "patch"

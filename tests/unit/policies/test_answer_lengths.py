@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from policies.capacity.answer_lengths import AnswerLengths, part_alive
+from policies.capacity.kv_use.answer_lengths import AnswerLengths, part_alive
 
 
 def learnt(ended, running=(), predicted=100.0):

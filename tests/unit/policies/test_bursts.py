@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from policies.capacity.backend import BackendCapacity
-from policies.capacity.end_order import EndOrder
+from policies.capacity.kv_use.end_order import EndOrder
 from policies.prediction import TenantQuantile
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, SloEnvelope, Tenant, Tier

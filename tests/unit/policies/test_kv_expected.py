@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from policies.capacity.kv_expected import ExpectedOverTime
+from policies.capacity.kv_use.expected import ExpectedOverTime
 from policies.reservation import Reservation
 
 

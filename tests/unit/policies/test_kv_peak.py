@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.capacity.backend import BackendCapacity
-from policies.capacity.kv_peak import PeakOverTime
+from policies.capacity.kv_use.peak import PeakOverTime
 from policies.reservation import Reservation
 from policies.types import BackendLoad, Request
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_viewer import merged
 
-from gateway.live.changes import merge_patch, sliced_merge_patch
+from gateway.live.stream.changes import merge_patch, sliced_merge_patch
 
 values = st.recursive(
     st.one_of(st.integers(0, 3), st.sampled_from(["a", ""]), st.lists(st.integers(0, 1), max_size=2)),

@@ -29,7 +29,7 @@ _PRIOR = list(accumulate((1.0 - hazard for hazard in _HAZARDS), mul))
 
 
 class AnswerLengths:
-    """The distribution of the answer lengths of one backend, for the forecast of KV memory (kv_expected.py). For each
+    """The distribution of the answer lengths of one backend, for the forecast of KV memory (expected.py). For each
     class of predicted lengths (a power of two) it has a survival function: the part of answers that reach a given
     length. Mutable.
     """

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api import long_json
 from gateway.api.bodies import NESTING_MAX, read_json
 from gateway.api.errors import BadRequest, ProblemError
-from gateway.api.long_json import read_object
+from gateway.intake import long_json
+from gateway.intake.long_json import read_object
 from tests.examples import examples
 
 VALUES_MAX = 100_000

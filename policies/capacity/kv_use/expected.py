@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from operator import add, sub
 
-from policies.capacity.answer_lengths import AnswerLengths, part_alive
+from policies.capacity.kv_use.answer_lengths import AnswerLengths, part_alive
 from policies.reservation import Reservation
 
 POINTS = 12
