@@ -2,7 +2,6 @@
 state.
 """
 
-import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
@@ -238,19 +237,13 @@ class Administration:
         from gateway.admin.port import Parts  # noqa: PLC0415 - it takes a tenth of the time of a start
 
         parts = Parts(
-            registry=self.management.registry,
-            store=self.management.store,
-            pools=self._parts.pools,
-            budgets=self.management.budgets,
-            prices=self.management.prices,
-            backends=self._parts.backends,
+            management=self.management,
+            gateway=self._parts,
+            operators=operators,
             in_force=self._reconciler,
             address_allowlist=self._address_allowlist,
-            tenant_keys=self._parts.handlers.auth.keys,
-            clock=asyncio.get_running_loop().time,
             cluster_view=self._cluster_view,
             ask_leader=self._ask_leader,
-            operators=operators,
         )
         await self._start_tokens()
         *others, last = admin_ports(self._config)

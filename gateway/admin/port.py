@@ -14,7 +14,6 @@ import orjson
 from aiohttp import web
 
 from backends.address_allowlist import AddressAllowlist
-from backends.pool import BackendPool
 from gateway.admin.access.local_access import LocalAccess
 from gateway.admin.access.local_socket import ASK_KEY, ASK_LINK
 from gateway.admin.access.one_time_links import OneTimeLinks
@@ -40,24 +39,21 @@ from gateway.admin.resources.usage import UsageRoutes
 from gateway.admin.resources.what_ifs import WhatIfRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
 from gateway.admin.server import AdminServer, AskLeader
-from gateway.budgets.budgets import Budgets
 from gateway.budgets.money.pricing import PriceBook
 from gateway.config.admin import Admin
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import first_key, new_key
-from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.last_use import LastUse
 from gateway.live.schema import ClusterView
-from gateway.parts import OperatorParts
+from gateway.parts import GatewayParts, OperatorParts
 from gateway.ports.listener import Listener
 from gateway.registry.registry import Changed, Registry
 from gateway.registry.resource_kinds import ApiKey
-from gateway.scheduling.pools import Pools
-from gateway.store.base import Store
 
 if TYPE_CHECKING:
     from gateway.admin.access.oidc import Oidc
+    from gateway.admin.management import Management
     from gateway.identity.tokens import Tokens
 
 FIRST_KEY, LOCAL_KEY = "key-file", "local"  # names of their callers in the audit log
@@ -71,19 +67,13 @@ log = logging.getLogger(__name__)
 class Parts:
     """The parts of a gateway that the routes of the admin API read and change."""
 
-    registry: Registry
-    store: Store
-    pools: Pools
-    budgets: Budgets
-    prices: PriceBook
-    backends: BackendPool
+    management: "Management"
+    gateway: GatewayParts
+    operators: OperatorParts
     in_force: Reconciler
     address_allowlist: AddressAllowlist
-    tenant_keys: KeyRing[Identity] | None
-    clock: Callable[[], float]
     cluster_view: Callable[[], ClusterView]
     ask_leader: AskLeader  # for live views, where there are several processes
-    operators: OperatorParts
 
 
 class AdminPort:
@@ -104,7 +94,8 @@ class AdminPort:
         """`secret` is the HMAC secret of API keys. Without `has_first_key`, callers sign in by one-time links, and
         commands of this user by a socket. Raises ValueError where the first key cannot be read or created.
         """
-        self._registry = parts.registry
+        registry, clock = parts.management.registry, asyncio.get_running_loop().time
+        self._registry = registry
         self._ring: KeyRing[Caller] = KeyRing(secret)
         if has_first_key:
             key = first_key(config.key_file)
@@ -112,18 +103,18 @@ class AdminPort:
         self._links = OneTimeLinks(self._ring, secret)
         self._has_first_key = has_first_key
         self._local: LocalAccess | None = None
-        self._keys_changed(frozenset(("keys", entry.name) for entry in parts.registry.entries("keys")))
-        self._unsubscribe = parts.registry.subscribe(self._keys_changed)
+        self._keys_changed(frozenset(("keys", entry.name) for entry in registry.entries("keys")))
+        self._unsubscribe = registry.subscribe(self._keys_changed)
         oidc = _make_oidc(tokens, secret)
         sign_in = SignIn(
             admin_keys=self._ring,
-            tenant_keys=parts.tenant_keys,
-            clock=parts.clock,
+            tenant_keys=parts.gateway.handlers.auth.keys,
+            clock=clock,
             tokens=tokens,
             session_of=None if oidc is None else oidc.caller,
         )
-        sessions = SessionRoutes(registry=parts.registry, links=self._links, sign_in=sign_in)
-        table = RouteTable(routes(parts, self._ring.hmac_hex, sessions))
+        sessions = SessionRoutes(registry=registry, links=self._links, sign_in=sign_in)
+        table = RouteTable(routes(parts, self._ring.hmac_hex, sessions, clock))
         made = {MODULE: fields_module(), PROVIDERS: _providers_module([] if oidc is None else oidc.labels)}
         files = StaticFiles(made=made)
         self.server = AdminServer(table, sign_in, parts.ask_leader, render_metrics, files, oidc=oidc)
@@ -181,40 +172,43 @@ def _providers_module(labels: Sequence[str]) -> bytes:
     return b"export const PROVIDERS = %b;\n" % orjson.dumps(labels)
 
 
-def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes) -> list[Route]:
+def routes(
+    parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes, clock: Callable[[], float]
+) -> list[Route]:
     """All routes, including the one that serves their OpenAPI document."""
-    registry = parts.registry
+    management, pools = parts.management, parts.gateway.pools
+    registry, store, prices = management.registry, management.store, management.prices
     backends = BackendRoutes(
         registry=registry,
-        backends=parts.backends,
-        pools=parts.pools,
+        backends=parts.gateway.backends,
+        pools=pools,
         in_force=parts.in_force,
         address_allowlist=parts.address_allowlist,
     ).collection()
     collections = [*declared.collections(registry), backends]
-    use = LastUse(parts.store, clock=parts.clock, today=lambda: datetime.now(UTC).date().isoformat())
-    pools = PoolRoutes(registry=registry, pools=parts.pools, in_force=parts.in_force)
-    files = ResourceFileRoutes(registry=registry, collections={each.kind: each for each in collections}, pools=pools)
+    use = LastUse(store, clock=clock, today=lambda: datetime.now(UTC).date().isoformat())
+    of_pools = PoolRoutes(registry=registry, pools=pools, in_force=parts.in_force)
+    files = ResourceFileRoutes(registry=registry, collections={each.kind: each for each in collections}, pools=of_pools)
     found = [
         *chain.from_iterable(each.routes() for each in collections),
-        *pools.routes(),
+        *of_pools.routes(),
         *files.routes(),
         *KeyRoutes(
             registry=registry,
             hmac_hex=hmac_hex,
-            checks_tenants=parts.tenant_keys is not None,
+            checks_tenants=parts.gateway.handlers.auth.keys is not None,
             use=use,
         ).routes(),
         *LiveRoutes(
             registry=registry,
-            pools=parts.pools,
-            ledger=parts.budgets.ledger,
-            clock=parts.clock,
+            pools=pools,
+            ledger=management.budgets.ledger,
+            clock=clock,
             cluster_view=parts.cluster_view,
         ).routes(),
         *sessions.routes(),
-        *_operator_routes(parts.operators, registry, parts.prices),
-        *UsageRoutes(registry=registry, store=parts.store, use=use, prices=parts.prices, clock=time.time).routes(),
+        *_operator_routes(parts.operators, registry, prices),
+        *UsageRoutes(registry=registry, store=store, use=use, prices=prices, clock=time.time).routes(),
         *AuditRoutes(registry=registry).routes(),
     ]
     return _with_document(found)

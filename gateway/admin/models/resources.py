@@ -6,7 +6,7 @@ configuration file; null in a patch resets a field to this default.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
@@ -42,6 +42,12 @@ class Fields(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True, defer_build=True
     )
+
+    @classmethod
+    def made_of(cls, view: object, **beside: Any) -> Self:
+        """The model of the view's fields and the values in `beside`, without another check of them."""
+        known = {name: getattr(view, name) for name in cls.model_fields if name not in beside}
+        return cls.model_construct(**known, **beside)
 
 
 class StoredResource(Fields):

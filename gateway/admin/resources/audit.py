@@ -41,15 +41,12 @@ class AuditRoutes:
         before = None if query.cursor is None else int(query.cursor)
         entries = await self.registry.audit_log.entries(before=before, limit=query.limit, kind=query.kind)
         items = [
-            models.AuditResource.model_construct(
-                revision=entry.revision,
+            models.AuditResource.made_of(
+                entry,
                 at=entry.at_s,
-                actor=entry.actor,
                 actor_label=label_of(self.registry, entry.actor),
                 replica=entry.replica or None,
                 action=ACTIONS.get(entry.kind, entry.action),
-                kind=entry.kind,
-                name=entry.name,
                 before=None if entry.before is None else shown_body(entry.before),
                 after=None if entry.after is None else shown_body(entry.after),
                 declared=declared(self.registry, entry),

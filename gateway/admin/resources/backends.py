@@ -69,10 +69,10 @@ class BackendRoutes:
         section = entry.of(ManagedBackend)
         there = entry.name in self.backends.backend_ids()
         view = self.pools.backend_view(entry.name)
-        return backend_models.BackendResource.model_construct(
+        return backend_models.BackendResource.made_of(
+            section,
             id=entry.name,
             origin=entry.origin,
-            url=section.url,
             pool=self.backends.catalog.pool_of_backend(entry.name) if there else section.pool,
             kind=(self._kind(entry.name) if there else None) or section.kind,
             step_time_now=self._believed(section, entry.name, view.step_time) if view and view.step_time else None,
@@ -84,7 +84,6 @@ class BackendRoutes:
             reserved_tokens=view.reserved_tokens if view else 0,
             tokens_limit=view.tokens_limit if view else None,
             steps=steps_of(view) if view else None,
-            **{name: getattr(section, name) for name in backend_models.BackendFields.model_fields},
         )
 
     def _kind(self, backend_id: str) -> str | None:

@@ -166,7 +166,7 @@ class KeyRoutes:
         with registry_answers():
             guard = self._scope.make_key(asked.caller)
             entry = (await self.registry.changes.apply(edits, actor=asked.caller.name, guard=guard))[0]
-        made = models.KeyMade.model_construct(**dict(show(entry, {})), secret=secret)
+        made = models.KeyMade.made_of(show(entry, {}), secret=secret)
         return AdminAnswer(made, etag=entry.etag, location=path_of(KIND, entry.name))
 
     def _at(self, in_s: float) -> str:
@@ -186,15 +186,13 @@ class KeyRoutes:
 def show(entry: Entry, last_days: Mapping[str, str]) -> models.KeyResource:
     """The key as the API shows it, without its HMAC."""
     key = entry.of(ApiKey)
-    return models.KeyResource.model_construct(
+    return models.KeyResource.made_of(
+        key,
         id=entry.name,
         origin=entry.origin,
-        last_four=key.last_four,
         last_used_on=last_days.get(entry.name),
         created_at=int(key.created_at.timestamp()),
         expires_at=None if key.expires_at is None else int(key.expires_at.timestamp()),
-        revoked=key.revoked,
-        **{name: getattr(key, name) for name in (*KeyHolder.model_fields, *KeySection.model_fields)},
     )
 
 

@@ -8,10 +8,9 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import msgspec
-from pydantic import BaseModel
 
 from gateway.admin.models.backends import StepsResource
 from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList, first_of
@@ -24,9 +23,7 @@ from gateway.live.schema import ClusterView
 from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import Urgency, urgency_of
-from policies.types import Attainment, BackendView, RequestView, ReserveView, StepsView, TenantView
-
-M = TypeVar("M", bound=BaseModel)
+from policies.types import Attainment, BackendView, RequestView
 
 RATE_S = 1.0
 FIRST_LOOK_S = 0.5  # some tens of engine steps, and no longer than a person notices
@@ -315,8 +312,8 @@ class LiveRoutes:
                 # A tenant measured since just now was measured for FIRST_LOOK_S, less a tick of the clock.
                 over_s = FIRST_LOOK_S / 2 if name in unknown else RATE_S
                 rate = self.rates.per_s((pool, name), view.service, now, over_s=over_s)
-                yield _shown(
-                    TenantStateResource, view, pool=pool, tenant=name, service_per_s=rate, key=view.rank,
+                yield TenantStateResource.made_of(
+                    view, pool=pool, tenant=name, service_per_s=rate, key=view.rank,
                     slack_s_min=slacks_s.get(name), attainment=view.attainment,
                 )  # fmt: skip
 
@@ -328,40 +325,25 @@ def _amount(use: BudgetUse, amount: int) -> int | str:
 
 def steps_of(view: BackendView) -> StepsResource | None:
     """The predicted steps of a backend; None where no step-time model limits it."""
-    return None if view.steps is None else _shown(StepsResource, view.steps)
+    return None if view.steps is None else StepsResource.made_of(view.steps)
 
 
 def _backend(view: BackendView) -> BackendState:
-    reserves = {tier_id: _shown(Reserve, reserve) for tier_id, reserve in view.reserves.items()}
-    return _shown(
-        BackendState, view, foreign_requests=view.external_requests, foreign_tokens=view.external_tokens,
+    reserves = {tier_id: Reserve.made_of(reserve) for tier_id, reserve in view.reserves.items()}
+    return BackendState.made_of(
+        view, foreign_requests=view.external_requests, foreign_tokens=view.external_tokens,
         steps=steps_of(view), reserves=reserves,
     )  # fmt: skip
 
 
 def _tiers(urgency: Urgency, attainment: Mapping[str, Attainment]) -> dict[str, TierState]:
     return {
-        tier_id: TierState(
-            queued_requests=tier.queued_requests,
-            in_flight_requests=tier.in_flight_requests,
-            slack_s_min=None if tier.slack_s_min == inf else tier.slack_s_min,
-            attainment=attainment[tier_id],
+        tier_id: TierState.made_of(
+            tier, slack_s_min=None if tier.slack_s_min == inf else tier.slack_s_min, attainment=attainment[tier_id]
         )
         for tier_id, tier in urgency.tiers.items()
     }
 
 
 def _urgent(request_id: str, view: RequestView) -> RequestState:
-    return RequestState(
-        request=request_id,
-        tenant=view.tenant_id,
-        backend=view.backend_id,
-        output_tokens=view.output_tokens,
-        slack_s=view.slack_s,
-    )
-
-
-def _shown(model: type[M], view: TenantView | BackendView | Attainment | StepsView | ReserveView, **beside: Any) -> M:
-    """Make the model from the view's fields, and the values in `beside`."""
-    known = {name: getattr(view, name) for name in model.model_fields if name not in beside}
-    return model.model_construct(**known, **beside)
+    return RequestState.made_of(view, request=request_id, tenant=view.tenant_id, backend=view.backend_id)

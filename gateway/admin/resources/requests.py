@@ -189,11 +189,8 @@ def _cursor(place: Place) -> str:
 
 
 def _shown(row: RequestRow, waits: WaitView | None) -> RequestResource:
-    phases = PhasesResource.model_construct(queue_s=row.queue_s, prefill_s=row.prefill_s, decode_s=row.decode_s)
-    return RequestResource.model_construct(
-        phases=phases,
-        waits=None if waits is None else _reason(waits),
-        **{name: getattr(row, name) for name in RequestResource.model_fields if name not in ("phases", "waits")},
+    return RequestResource.made_of(
+        row, phases=PhasesResource.made_of(row), waits=None if waits is None else _reason(waits)
     )
 
 
@@ -203,10 +200,4 @@ def _reason(waits: WaitView) -> WaitResource:
         text = OF_OTHERS.format(ahead=waits.ahead)
     elif waits.reason is Wait.OWN_QUEUE and waits.ahead_requests > 1:  # whose turn it is would change every moment
         text = BEHIND.format(count=waits.ahead_requests)
-    return WaitResource.model_construct(
-        reason=waits.reason,
-        text=text,
-        ahead=waits.ahead,
-        ahead_requests=waits.ahead_requests,
-        start_s=waits.start_s,
-    )
+    return WaitResource.made_of(waits, text=text)

@@ -125,10 +125,8 @@ def _shown(entry: Entry) -> DeclaredResource:
     fields = dict(entry.body)
     if entry.kind == "pools":
         fields = dict(fields.get("scheduling", {}))
-    return DeclaredResource.model_construct(kind=entry.kind, id=entry.name, origin=entry.origin, fields=fields)
+    return DeclaredResource.made_of(entry, id=entry.name, fields=fields)
 
 
 def _applied(planned: PlannedEdit) -> AppliedResource:
-    return AppliedResource.model_construct(
-        kind=planned.edit.kind, id=planned.edit.name, change=planned.change, before=planned.before, after=planned.after
-    )
+    return AppliedResource.made_of(planned, kind=planned.edit.kind, id=planned.edit.name)

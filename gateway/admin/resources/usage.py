@@ -21,7 +21,7 @@ from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.budgets.money import focus, sums
 from gateway.budgets.money.focus import Row, focus_rows
 from gateway.budgets.money.pricing import PriceBook
-from gateway.budgets.money.sums import COUNTED, SumKey, Sums, UsageDivision, UsageSum, sum_rows, sum_usage, summed_usage
+from gateway.budgets.money.sums import SumKey, Sums, UsageDivision, UsageSum, sum_rows, sum_usage, summed_usage
 from gateway.config.amounts import to_text
 from gateway.identity.last_use import LastUse
 from gateway.registry.registry import Registry
@@ -119,10 +119,10 @@ class UsageRoutes:
         return AdminAnswer(models.LastDayList.model_construct(items=items, next_cursor=cursor))
 
     def _sum_resource(self, key: SumKey, of: UsageSum) -> models.UsageSumResource:
-        return models.UsageSumResource.model_construct(
+        return models.UsageSumResource.made_of(
+            of,
             **key._asdict(),
             key_label=label_of(self.registry, key.key),
-            **{name: getattr(of, name) for name in COUNTED},
             cost=None if of.picos is None else to_text(of.picos),
             currency=self.prices.currency,
         )
