@@ -34,47 +34,29 @@ StartEngine = Callable[[], Awaitable[BackendSpec]]
 Wrap = Callable[[str, ViewedSchedulerProtocol], ViewedSchedulerProtocol]
 
 
-class Process(Protocol):
-    """The role of one process among those of a gateway: what it shares with them, such as a socket or metrics."""
+class Process:
+    """The role of one process among those of a gateway: what it shares with them, such as a socket or metrics. This
+    base class is for a process that shares nothing.
+    """
 
-    @property
-    def listening(self) -> socket.socket | None:
-        """A socket that already listens for clients, shared by several processes; None: the process opens its own."""
-        ...
+    listening: socket.socket | None = None
+    """A socket that already listens for clients, shared by several processes; None: the process opens its own."""
 
     async def open(self) -> None:
         """Join the order, before the gateway reads any state. Raises OSError, ValueError."""
-        ...
 
     async def embedded_engine(self, start: StartEngine) -> BackendSpec:
         """The engine of a gateway without backends: this process's engine, which `start` starts, or another process's.
         Raises OSError.
         """
-        ...
-
-    async def metrics_page(self, metrics: Metrics) -> "web.Response":
-        """The metrics of this process, and of the other processes that it reports for."""
-        ...
-
-    async def drained(self) -> None:
-        """The gateway has drained: wait for the processes that this one serves."""
-        ...
-
-
-class LoneProcess:
-    """The role of a process that shares nothing with other processes."""
-
-    listening = None
-
-    async def open(self) -> None: ...
-
-    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
         return await start()
 
     async def metrics_page(self, metrics: Metrics) -> "web.Response":
+        """The metrics of this process, and of the other processes that it reports for."""
         return await metrics.page()
 
-    async def drained(self) -> None: ...
+    async def drained(self) -> None:
+        """The gateway has drained: wait for the processes that this one serves."""
 
 
 class Order(Protocol):
@@ -162,7 +144,7 @@ class OwnOrder:
         self._config = config
         self._wrap_scheduler = wrap_scheduler
         self._started_s = time.time()
-        self.process = LoneProcess()
+        self.process = Process()
         self.others = Others(config.cluster.name or socket.gethostname())
 
     def make_dispatcher(self, pool: str, make_scheduler: MakeScheduler) -> Dispatcher:

@@ -19,10 +19,9 @@ from gateway.admin.management import make_admin_secret
 from gateway.app import Gateway, open_gateway
 from gateway.config import Config
 from gateway.config.state import RedisSection
-from gateway.order import LoneProcess
 from gateway.parts import GatewayParts
 from gateway.shared_order.credentials import derived_credentials, given_credentials
-from gateway.shared_order.member_order import MemberOrder
+from gateway.shared_order.member_order import Entrance, MemberOrder
 from gateway.shared_order.place import MemberPlace
 from gateway.store.assembly import make_elections
 from gateway.store.base import Store, StoreUnavailable
@@ -39,7 +38,7 @@ ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 log = logging.getLogger(__name__)
 
 
-class Elected(LoneProcess):
+class Elected(Entrance):
     """The role of one replica in a shared order (a leader decides for several processes), whether it leads or follows.
     It gets the secret that all replicas share, connects to them, and takes part in the election of the leader by Redis.
     """
@@ -56,7 +55,7 @@ class Elected(LoneProcess):
         else:
             await self._learn_secret()
 
-    async def begin(self, _parts: GatewayParts) -> None:
+    async def begin(self, parts: GatewayParts) -> None:
         await self._order.port.start()
         self._order.shared.start()
 

@@ -16,6 +16,10 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def finish(self) -> None:
+        """Wait for the ends of all."""
+        await asyncio.gather(*self._tasks)
+
     async def cancel(self) -> None:
         """Cancel all, and wait for their ends."""
         await cancel(*self._tasks)

@@ -11,7 +11,7 @@ Entrance: a store elects the leader of replicas (gateway/replicas.py), a parent 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -57,16 +57,16 @@ LEADERLESS_S_MAX: Final = 5.0  # after so long without a leader it is not ready:
 _LIMITS: Final = msgspec.msgpack.Decoder(RateLimits)
 
 
-class Entrance(Process, Protocol):
-    """The role of one process in a shared order (a leader decides for several processes), as an interface: how the
-    process joins the order, and leaves it.
+class Entrance(Process):
+    """The base of the roles of one process in a shared order (a leader decides for several processes): how the process
+    joins the order, and leaves it.
     """
 
     async def begin(self, parts: GatewayParts) -> None:
         """Take part in the order; all parts exist. Raises OSError."""
-        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Leave the order."""
 
 
 class MemberOrder:

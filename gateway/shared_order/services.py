@@ -248,7 +248,7 @@ class Peers(Others):
         self._order = order
         self._tasks = tasks
         self._clients: dict[str | None, ServiceClient] = {}  # None: the leader that a parent process names
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Tasks()
 
     @property
     def is_leading(self) -> bool:
@@ -289,26 +289,21 @@ class Peers(Others):
         """Close the connection to a member that has ended."""
         client = self._clients.pop(member, None)
         if client is not None:
-            self._close_soon(client)
+            self._closing.start(client.close())
 
     async def close(self) -> None:
         clients, self._clients = self._clients, {}
         for client in clients.values():
             await client.close()
-        await asyncio.gather(*self._closing)
+        await self._closing.finish()
 
     def _client(self, member: str | None, address: str) -> ServiceClient:
         client = self._clients.get(member)
         if client is None or client.address != address:
             if client is not None:
-                self._close_soon(client)
+                self._closing.start(client.close())
             client = self._clients[member] = ServiceClient(self._place, address, member)
         return client
-
-    def _close_soon(self, client: ServiceClient) -> None:
-        task = asyncio.create_task(client.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
 
 
 def _remove(path: str) -> None:

@@ -18,7 +18,7 @@ from gateway.order import StartEngine
 from gateway.parts import GatewayParts
 from gateway.shared_order.backends import EMBEDDED, TOPIC, url_of
 from gateway.shared_order.leader_store import store_services
-from gateway.shared_order.member_order import MemberOrder
+from gateway.shared_order.member_order import Entrance, MemberOrder
 from gateway.store.base import Store
 from gateway.workers.all_metrics import SERVICE, AllMetrics
 from gateway.workers.place import WorkerPlace
@@ -30,9 +30,9 @@ LAST_S: Final = 2.0  # beyond their own drain, for followers to end before worke
 log = logging.getLogger(__name__)
 
 
-class Appointed:
+class Appointed(Entrance):
     """The role of one worker in a shared order (a leader decides for several processes), whether it leads or follows.
-    The parent process appoints the leader.
+    The parent process appoints the leader, and notices the end of this process.
     """
 
     def __init__(self, order: MemberOrder, *, worker: WorkerPlace, config: Config, store: Store | None) -> None:
@@ -89,9 +89,6 @@ class Appointed:
         give_up_at = loop.time() + shutdown.lame_duck_s + shutdown.drain_s + LAST_S
         while self._order.shared.accepted.names() and loop.time() < give_up_at:  # noqa: ASYNC110 - any may leave last
             await asyncio.sleep(2 * LOOK_S)
-
-    async def close(self) -> None:
-        """Do nothing: the parent notices the end of this process."""
 
     async def _listen_to_parent(self) -> None:
         while line := await self._control.readline():

@@ -5,7 +5,7 @@ import pytest
 from gateway import app
 from gateway.app import EmbeddedEngine, open_gateway
 from gateway.config import Config
-from gateway.order import LoneProcess, OwnOrder
+from gateway.order import OwnOrder, Process
 from gateway.store.sqlite import SqliteStore
 
 CONFIG = Config(listen={"port": 0}, access_log={"enabled": False})
@@ -22,7 +22,7 @@ class Watched(OwnOrder):
         self.closed += 1
 
 
-class Leaderless(LoneProcess):
+class Leaderless(Process):
     async def open(self):
         raise OSError("the leader does not answer")
 
