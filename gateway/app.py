@@ -21,7 +21,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from backends.spec import BackendSpec
-from gateway.admin.management import Administration, Management
+from gateway.admin.administration import Administration
+from gateway.admin.management import Management
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.embedded_engine import EmbeddedEngine
