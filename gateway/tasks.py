@@ -1,8 +1,11 @@
-"""Tasks: what a process does in the background, and how that is ended."""
+"""Tasks: what a process does in the background, how that is ended, and how long work is done in turns of the loop."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from itertools import islice
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Tasks:
@@ -31,3 +34,11 @@ async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
     for task in begun:
         task.cancel()
     await asyncio.gather(*begun, return_exceptions=True)
+
+
+async def in_turns(rows: Iterable[T], rows_max: int) -> AsyncIterator[list[T]]:
+    """Yield the rows in lists of at most `rows_max`, with a turn of the event loop after each."""
+    rest = iter(rows)
+    while part := list(islice(rest, rows_max)):
+        yield part
+        await asyncio.sleep(0)

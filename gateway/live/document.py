@@ -8,7 +8,7 @@ between them. Values over a long window are computed anew only when that window 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from math import inf
 from typing import Any, Final
 
@@ -47,6 +47,7 @@ from gateway.live.windows import (
     Amounts,
 )
 from gateway.observability.metrics.scheduler_metrics import TierGap
+from gateway.tasks import in_turns
 from policies.types import Group, SessionState, SessionsView, SessionView, Snapshot, Tenant, TenantView, Tier, Wait
 
 SLICE_TENANTS: Final = 100
@@ -202,7 +203,7 @@ class LiveDocument:
         ahead_s = self._lately[pool].ahead_s
         rows, ended, short, long = {}, self._from.ended, record.windows[SHORT], record.windows[LONG]
         members, per_s = chain(record.tenants.items(), self._refused_only(pool, record)), 1 / (short.covered_s or inf)
-        while some := list(islice(members, SLICE_TENANTS)):
+        async for some in in_turns(members, SLICE_TENANTS):
             for tenant_id, (tenant, view) in some:
                 refused = ended.refused_of(pool, tenant_id)
                 is_served = view.queued_requests or view.in_flight_requests or tenant_id in long.amounts
@@ -235,7 +236,6 @@ class LiveDocument:
                     sessions=[_session(each, ahead_s) for each in view.sessions],
                     session_states=dict(view.session_states),
                 )
-            await asyncio.sleep(0)
         return rows
 
     def _refused_only(self, pool: str, record: PoolRecord) -> Iterator[tuple[str, tuple[Tenant, TenantView]]]:

@@ -7,12 +7,12 @@ they are read every few seconds, from the samples of every tenant that the metri
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Final
 
 from gateway.live.windows import ServiceWindow
 from gateway.observability.metrics.scheduler_metrics import LookWatch
 from gateway.scheduling.dispatcher import Dispatcher
+from gateway.tasks import in_turns
 from policies.types import Snapshot, Tenant, TenantView
 
 # Length and bucket in seconds: what just happened, a minute, a quarter of an hour. A bucket is at most a tenth of its
@@ -75,14 +75,13 @@ class PoolRecord:
         await asyncio.sleep(0)
         reading = self.begin(snapshot.now)
         found: dict[str, tuple[Tenant, TenantView]] = {}
-        tenants = iter(list(dispatcher.tenants()))
-        while part := {tenant.id: tenant for tenant in islice(tenants, SLICE_TENANTS)}:
+        async for tenants in in_turns(list(dispatcher.tenants()), SLICE_TENANTS):
+            part = {tenant.id: tenant for tenant in tenants}
             views = dispatcher.tenant_views(part)
             if reading is not None:
                 reading.saw(views)
             for tenant_id, view in views.items():
                 found[tenant_id] = part[tenant_id], view
-            await asyncio.sleep(0)
         if reading is not None:
             reading.ended()
         self.snapshot, self.tenants = snapshot, found

@@ -5,16 +5,16 @@ only the leader knows shares. So after a change of the leader, the records of al
 records of a process that has ended are lost.
 """
 
-import asyncio
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from gateway.live.history.columns import RingColumn, Values, merged
-from gateway.live.history.recorder import KINDS, MINUTE_S, STEP_S, Happened, HistoryRecorder, slices
+from gateway.live.history.recorder import KINDS, MINUTE_S, SLICE_ROWS, STEP_S, Happened, HistoryRecorder
 from gateway.live.history.schema import History, HistoryEvent, HistoryMinute, HistoryPool, MinuteRow, Series
 from gateway.others import Others
+from gateway.tasks import in_turns
 
 SERVICE: Final = "history"
 STEPS_OF: Final = {"15m": (STEP_S, 90), "1h": (STEP_S, 360), "6h": (MINUTE_S, 360), "24h": (MINUTE_S, 1440)}
@@ -94,18 +94,16 @@ class HistoryReader:
         minute = int(at / MINUTE_S)
         answers, missing = await self._ask(_HistoryQuery(None, "", MINUTE_S, minute, minute))
         found: dict[tuple[str, str, str], list[Values]] = {}
-        for some in slices(row for answer in answers for row in answer.rows):
+        async for some in in_turns((row for answer in answers for row in answer.rows), SLICE_ROWS):
             for row in some:
                 columns, of = KINDS[row.kind], (row.pool, row.kind, row.name)
                 values = [column.values(codes) for column, codes in zip(columns, row.columns, strict=True)]
                 found[of] = merged(columns, found[of], values) if of in found else values
-            await asyncio.sleep(0)
         rows: list[MinuteRow] = []
-        for part in slices(sorted(found.items())):
+        async for part in in_turns(sorted(found.items()), SLICE_ROWS):
             rows += (
                 MinuteRow(pool=of[0], kind=of[1], name=of[2], values=_row(KINDS[of[1]], each)) for of, each in part
             )
-            await asyncio.sleep(0)
         begin = minute * MINUTE_S
         return HistoryMinute(
             at=begin,
@@ -130,9 +128,8 @@ class HistoryReader:
             ring = rings.by_step[query.step_s]
             answer.recorded[pool] = ring.is_recorded(query.first, query.last)
             if query.kind is None:
-                for some in slices(ring.rows(query.first, query.last)):
+                async for some in in_turns(ring.rows(query.first, query.last), SLICE_ROWS):
                     answer.rows += (_RecordedRow(pool, kind, *row) for row in some)
-                    await asyncio.sleep(0)
             elif kind == query.kind and (codes := ring.read(query.name, query.first, query.last)) is not None:
                 answer.rows.append(_RecordedRow(pool, kind, query.name, codes))
         return answer

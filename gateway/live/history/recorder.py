@@ -13,9 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from gateway.config.amounts import PICOS
 from gateway.live.history.columns import ENGINE, TOKENS, USE, USE_TOGETHER, RingColumn, Values, coded, spanned
@@ -23,6 +22,7 @@ from gateway.live.history.ring import Ring
 from gateway.live.recent_counts import LEAST_S, bucket_of, quantiles
 from gateway.observability.metrics.call_counts import REFUSED, outcome_of
 from gateway.observability.telemetry import CallTrace
+from gateway.tasks import in_turns
 from policies.types import BackendView, Snapshot, Tenant, TenantView
 
 STEP_S: Final = 10
@@ -42,7 +42,6 @@ KINDS: Final[Mapping[str, tuple[RingColumn, ...]]] = {
     POOL: USE_TOGETHER, TIER: USE_TOGETHER, GROUP: USE_TOGETHER, TENANT: USE, BACKEND: ENGINE,
 }  # fmt: skip
 Of = tuple[str, str]  # a pool and a kind
-T = TypeVar("T")
 
 
 class Happened(NamedTuple):
@@ -317,7 +316,7 @@ class HistoryRecorder:
         self, pool: str, over: range, uses: _Uses, engines: Mapping[str, _EngineSlot], scale: float
     ) -> None:
         whole, tiers, groups = _UseSlot(), dict[str, _UseSlot](), dict[str, _UseSlot]()
-        for some_uses in slices(uses.parts()):
+        async for some_uses in in_turns(uses.parts(), SLICE_ROWS):
             for part, use in some_uses:
                 whole.add(use)
                 if part is not None:
@@ -325,7 +324,6 @@ class HistoryRecorder:
                     tiers.setdefault(tier_id, _UseSlot()).add(use)
                     if group_id is not None:
                         groups.setdefault(group_id, _UseSlot()).add(use)
-            await asyncio.sleep(0)
         sums: list[tuple[str, Iterable[tuple[str, _UseSlot]]]] = [
             (POOL, [(pool, whole)]), (TIER, tiers.items()), (GROUP, groups.items()),
             (TENANT, sorted(uses.by_name.items(), key=itemgetter(0))),  # in the same order, as far as they are the same
@@ -333,13 +331,11 @@ class HistoryRecorder:
         for kind, of_kind in sums:
             ring = self._rings(pool, kind).by_step[STEP_S]
             rows: list[tuple[str, bytes]] = []
-            for some in slices(of_kind):
+            async for some in in_turns(of_kind, SLICE_ROWS):
                 rows += ((name, use.row(KINDS[kind], whole.service, scale)) for name, use in some)
-                await asyncio.sleep(0)
             for slot in over:
-                for those in slices(rows):
+                async for those in in_turns(rows, SLICE_ROWS):
                     ring.put(slot, those)
-                    await asyncio.sleep(0)
                 ring.recorded(slot)
         ring = self._rings(pool, BACKEND).by_step[STEP_S]
         for slot in over:
@@ -354,9 +350,8 @@ class HistoryRecorder:
         for kind in KINDS:
             rings = self._rings(pool, kind)
             weights = [float(each) for each in recorded] if kind == BACKEND else tokens
-            for some in slices(rings.minute(minute, weights)):
+            async for some in in_turns(rings.minute(minute, weights), SLICE_ROWS):
                 rings.by_step[MINUTE_S].put(minute, some)
-                await asyncio.sleep(0)
             rings.by_step[MINUTE_S].recorded(minute)
 
     def _happened(self, kind: str, name: str, what: str) -> None:
@@ -373,10 +368,3 @@ class HistoryRecorder:
         if found is None:
             found = self.rings[pool, kind] = Rings(KINDS[kind])
         return found
-
-
-def slices(rows: Iterable[T]) -> Iterator[list[T]]:
-    """Split rows into lists; each list is processed between two turns of the event loop."""
-    rest = iter(rows)
-    while part := list(islice(rest, SLICE_ROWS)):
-        yield part

@@ -9,9 +9,8 @@ TIME_RATIO_MAX of the time. No look is on the path of a call.
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from gateway.config.scheduling import Scheduling
@@ -28,7 +27,8 @@ from gateway.observability.metrics.service_gap import (
 )
 from gateway.observability.metrics.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
-from policies.types import Attainment, BackendView, Cause, SessionsView, SizeSource, Snapshot, Tenant, TenantView
+from gateway.tasks import in_turns
+from policies.types import Attainment, BackendView, Cause, SessionsView, SizeSource, Snapshot, TenantView
 
 SLICE_TENANTS: Final = 100
 INTERVAL_S: Final = 1.0
@@ -169,7 +169,7 @@ class SchedulerMetrics:
         found = (each.look(pool, snapshot) for each in self._watches)
         watching = [each for each in found if each is not None]
         standings: dict[str, TenantService] = {}
-        for tenants in _slices(dispatcher.tenants()):
+        async for tenants in in_turns(list(dispatcher.tenants()), SLICE_TENANTS):
             views = dispatcher.tenant_views([tenant.id for tenant in tenants])
             for tenant in tenants:
                 view = views.get(tenant.id)
@@ -180,7 +180,6 @@ class SchedulerMetrics:
                     self._see_tenant((pool, tenant.id), view, look)
             for watch in watching:
                 watch.saw(views)
-            await asyncio.sleep(0)
         seen[to.POOL_TENANTS_WAITING][(pool,)] = sum(each.waiting_spell > 0 for each in standings.values())
         for watch in watching:
             watch.ended()
@@ -190,10 +189,9 @@ class SchedulerMetrics:
 
     async def _look_at_tenants(self, dispatcher: Dispatcher) -> None:
         """Choose the tenants with series by the calls that this process counts, while another one leads."""
-        for tenants in _slices(dispatcher.tenants()):
+        async for tenants in in_turns(list(dispatcher.tenants()), SLICE_TENANTS):
             for tenant in tenants:
                 self._series.saw(tenant.id)
-            await asyncio.sleep(0)
 
     def _see_tenant(self, of: Of, view: TenantView, look: _Look) -> None:
         pool, tenant_id = of
@@ -257,13 +255,6 @@ class SchedulerMetrics:
         for by in (self._charged[family] for family in BY_TENANT):
             for labels in [labels for labels in by if labels[1] != OTHER and not self._series.shows(labels[1])]:
                 del by[labels]
-
-
-def _slices(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:
-    """The present tenants in slices of SLICE_TENANTS."""
-    rest = iter(list(tenants))
-    while part := list(islice(rest, SLICE_TENANTS)):
-        yield part
 
 
 def _see_pool(pool: str, snapshot: Snapshot, seen: Mapping[Family, Values]) -> None:
