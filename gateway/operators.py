@@ -82,5 +82,5 @@ class OperatorSources:
             version=metadata.version("fairlead"),
             role=view.role,
             embedded_engine=self._engine.is_running,
-            demo=demo.is_running if demo.is_possible() else None,
+            demo=demo.is_running if demo.target() is not None else None,
         )

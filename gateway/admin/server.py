@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl
 
 import orjson
 from aiohttp import hdrs, web
-from aiohttp.web_protocol import RequestHandler
 from pydantic import BaseModel, ValidationError
 from yarl import URL
 
@@ -36,12 +35,11 @@ from gateway.admin.routes import (
     RouteTable,
     refusal,
 )
-from gateway.ports.error_connection import ErrorConnection, is_failure
+from gateway.ports.error_connection import ErrorServer, is_failure
 from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
 
 BODY_TIMEOUT_S = 10.0
 LINGERING_S = 10.0  # how long the rest of a rejected body is read, so that its client can read the response
-HEADER_BYTES_MAX = 16 << 10
 KEEPALIVE_S = 30.0
 WRITE_S_MAX = 60.0  # in which a client takes one piece of a file
 QUERY_FIELDS_MAX = 16
@@ -63,7 +61,7 @@ log = logging.getLogger(__name__)
 AskLeader = Callable[[str], Awaitable[bytes | None]]
 
 
-class AdminServer(web.Server):
+class AdminServer(ErrorServer):
     """The HTTP server of the admin port. It serves the admin routes and, for signed-in callers, the metrics. It serves
     the `files` of the page (the web interface) to every caller, because they hold no secret.
     """
@@ -78,15 +76,7 @@ class AdminServer(web.Server):
         *,
         oidc: "Oidc | None" = None,
     ) -> None:
-        super().__init__(
-            self._handle,
-            keepalive_timeout=KEEPALIVE_S,
-            lingering_time=LINGERING_S,
-            access_log=None,
-            logger=log,
-            max_line_size=HEADER_BYTES_MAX,
-            max_field_size=HEADER_BYTES_MAX,
-        )
+        super().__init__(self._handle, log, keepalive_timeout=KEEPALIVE_S, lingering_time=LINGERING_S)
         self._table = table
         self._sign_in = sign_in
         self._render_metrics = render_metrics
@@ -95,9 +85,6 @@ class AdminServer(web.Server):
         self._oidc = oidc
         self._repeats = Repeats(time.monotonic)
         self._change_rate = ChangeRate()
-
-    def __call__(self) -> RequestHandler:
-        return ErrorConnection(self, loop=self._loop, **self._kwargs)
 
     def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
         """The problem for a request that could not be parsed, or for a failure of a handler."""

@@ -8,12 +8,10 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
-from aiohttp.web_protocol import RequestHandler
 
-from gateway.ports.error_connection import ErrorConnection
+from gateway.ports.error_connection import ErrorServer
 from gateway.ports.listener import Listener
 
-HEADER_BYTES_MAX = 16 << 10
 KEEPALIVE_S = 120.0  # Prometheus comes back every 15 to 60 s
 STOP_S_MAX = 1.0
 
@@ -28,7 +26,7 @@ class MetricsPort:
     def __init__(self, host: str, port: int, page: Page) -> None:
         """`page` makes the response to GET /metrics. Port 0 stands for any free port."""
         self._pages: dict[str, Page] = {"/metrics": page, "/livez": _alive}
-        server = _Server(self._answer)
+        server = ErrorServer(self._answer, log, keepalive_timeout=KEEPALIVE_S)
         self._listener = Listener(server, (host, port), None, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0)
 
     async def start(self) -> str:
@@ -54,21 +52,3 @@ class MetricsPort:
 
 async def _alive() -> web.Response:
     return web.Response()
-
-
-class _Server(web.Server):
-    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.Response]]) -> None:
-        super().__init__(
-            answer,
-            keepalive_timeout=KEEPALIVE_S,
-            access_log=None,
-            logger=log,
-            max_line_size=HEADER_BYTES_MAX,
-            max_field_size=HEADER_BYTES_MAX,
-        )
-
-    def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
-        return web.Response(status=status)
-
-    def __call__(self) -> RequestHandler:
-        return ErrorConnection(self, loop=self._loop, **self._kwargs)

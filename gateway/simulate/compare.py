@@ -15,7 +15,7 @@ from gateway.simulate.choices import Choices, TenantChoices, read_weights
 from gateway.simulate.options import RunOptions
 from gateway.simulate.report.findings import Findings, Setting
 from gateway.simulate.run import SimulatedFleet, simulate
-from gateway.simulate.trace.arrivals import LeftOut, Replay
+from gateway.simulate.trace.arrivals import Replay
 from gateway.simulate.trace.grouping import grouping
 from gateway.simulate.trace.tenancy import tenant_rule
 from gateway.simulate.trace.traces import Trace
@@ -85,7 +85,6 @@ class PolicyComparison(RunOptions, Choices):
             output_tokens_max=self.output_tokens_max,
             speed=self.speed,
             model=self.model,
-            left_out=LeftOut(),
         )
 
 

@@ -62,9 +62,6 @@ class Demo:
     def is_running(self) -> bool:
         return self._running is not None and not self._running.done()
 
-    def is_possible(self) -> bool:
-        return self.target() is not None
-
     def begin(self, target: DemoTarget, *, actor: str) -> None:
         """Create the tenants, and start their calls."""
         assert not self.is_running, "the caller has looked"

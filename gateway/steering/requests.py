@@ -89,17 +89,13 @@ class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     backend: str | None = None
     outcome: str | None = None
 
-    def takes(self, row: RequestRow) -> bool:
-        """Whether this row matches the query, apart from its state."""
-        return (
-            (self.after is None or row.place > self.after)
-            and self.tenant in (None, row.tenant)
-            and self.key in (None, row.key)
-            and self.pool in (None, row.pool)
-            and self.model in (None, row.model)
-            and self.backend in (None, row.backend)
-            and self.outcome in (None, row.outcome)
-        )
+    def takes(self, place: Place, *has: str | None) -> bool:
+        """Whether a request at this place matches the query, apart from its state and its id. It `has` this tenant,
+        key, pool, model, backend and outcome.
+        """
+        wanted = self.tenant, self.key, self.pool, self.model, self.backend, self.outcome
+        is_after = self.after is None or place > self.after
+        return is_after and all(each in (None, value) for each, value in zip(wanted, has, strict=True))
 
 
 class Cancelling(StrEnum):
@@ -265,7 +261,9 @@ class AllRequests:
         if query.id is not None:
             one = self._ended.by_id.get(query.id)
             found = iter(() if one is None else (one,))
-        yield from filter(query.takes, found)
+        for row in found:
+            if query.takes(row.place, row.tenant, row.key, row.pool, row.model, row.backend, row.outcome):
+                yield row
 
     def _row(self, call: ActiveCall, pool: str | None) -> RequestRow:
         lease, trace = call.lease, call.trace
@@ -314,16 +312,11 @@ def _at_most(request: Request, usage: Usage | None) -> int:
 
 
 def _is_meant(call: ActiveCall, request_id: str, pool: str | None, query: RequestQuery) -> bool:
-    return (
-        query.state in (None, "running" if call.lease.backend_id else "queued")
-        and query.id in (None, request_id)
-        and query.tenant in (None, call.lease.request.tenant_id)
-        and query.key in (None, call.trace.key_id)
-        and query.pool in (None, pool)
-        and query.model in (None, call.lease.request.model)
-        and query.backend in (None, call.lease.backend_id)
-        and query.outcome is None  # it has none yet
-        and (query.after is None or (call.trace.arrived_at, request_id) > query.after)
+    lease, place = call.lease, (call.trace.arrived_at, request_id)
+    if query.state not in (None, "running" if lease.backend_id else "queued") or query.id not in (None, request_id):
+        return False
+    return query.takes(
+        place, lease.request.tenant_id, call.trace.key_id, pool, lease.request.model, lease.backend_id, None
     )
 
 

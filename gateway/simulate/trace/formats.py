@@ -122,7 +122,7 @@ def csv_call(fields: Fields) -> TraceCall:
 
 def azure_call(fields: Fields) -> TraceCall:
     return TraceCall(
-        at_s=_timestamp_s(fields, "TIMESTAMP"),
+        at_s=_timestamp_s(fields),
         prompt_tokens=_count(fields, "ContextTokens", at_least=1),
         output_tokens=_count(fields, "GeneratedTokens"),
     )
@@ -211,15 +211,15 @@ def _number(fields: Fields, field: str, *, above: float | None = None, at_least:
     return number
 
 
-def _timestamp_s(fields: Fields, field: str) -> float:
+def _timestamp_s(fields: Fields) -> float:
     """The Unix seconds of a time as Azure writes it, in UTC where it names no zone."""
-    value = fields.get(field)
+    value = fields.get("TIMESTAMP")
     if value is None:
-        raise ValueError(f"{field} is missing")
+        raise ValueError("TIMESTAMP is missing")
     try:
         moment = datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{field} must be a time like 2023-11-16 18:15:46.680590") from None
+        raise ValueError("TIMESTAMP must be a time like 2023-11-16 18:15:46.680590") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
