@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
-# A turn of a busy gateway begins up to 8 calls (DECISIONS_MAX of policies/pool/scheduler_parts.py): one more costs a
-# tenth of it.
+# A turn of a busy gateway begins up to 16 calls (DECISIONS_MAX of policies/pool/scheduler_parts.py): one more costs
+# a twentieth of it.
 REJECTS_MAX: Final = 1
 
 

@@ -42,7 +42,7 @@ WAIT_S_MAX = 300.0
 # Of one poll, and so the calls that a turn of the gateway's event loop begins, in which no events of streams pass.
 # While 500 streams begin on a slow core, half of the loop's time is in turns of more than 18 ms with 32, 11 ms with 16,
 # 7 ms with 8, and 5 ms with 4. To begin all takes 1.15 times the CPU of 32 with 8, and 1.4 times with 4.
-DECISIONS_MAX = 8
+DECISIONS_MAX = 16
 ASKED_MAX = 256  # questions to backends in one poll: by function calls, they take as long as 16 decisions
 
 
