@@ -156,13 +156,13 @@ class Generation:
                 except (Preempted, StreamInterrupted, BackendRejected, UpstreamError) as left:
                     if (returned := self._returned(left, sending)) is None:
                         raise
+                self.taken(sending)  # now it waits for a slot, which others may hold that wait for the budget
                 await self._wait_again(sending, returned, tokens_before)
                 if returned.is_failure and not stream.is_begun:
                     await self._enter_budget(sending)
         finally:
             self._budget.running -= 1
-            if sending.is_retrying:
-                self.taken(sending)
+            self.taken(sending)
             if stream.bytes_max:
                 self._context.continuation.held.release(call.tenant.id, stream)
             if sending.losses or sending.loss is not None:
@@ -323,8 +323,6 @@ class Generation:
         return lost_at is not None and lost_at > sending.backend.health.back_at
 
     async def _enter_budget(self, sending: Sending) -> None:
-        if sending.is_retrying:
-            self.taken(sending)
         try:
             await self._budget.enter()
         except TimeoutError:
@@ -332,9 +330,10 @@ class Generation:
         sending.is_retrying = True
 
     def taken(self, sending: Sending) -> None:
-        """A retry has a connection, or needs none any more: it no longer counts as a retry."""
-        sending.is_retrying = False
-        self._budget.leave()
+        """A retry has a connection, or has failed or ended: it no longer counts as a retry. Idempotent."""
+        if sending.is_retrying:
+            sending.is_retrying = False
+            self._budget.leave()
 
     def named(self, sending: Sending, answer_id: str) -> None:
         """Record the id of the answer, by which the answer can be fetched."""

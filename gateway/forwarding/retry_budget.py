@@ -41,14 +41,20 @@ class RetryBudget:
             try:
                 async with asyncio.timeout(WAIT_S_MAX):
                     await waiting
-            finally:
+            except BaseException:
                 if waiting in self._waiting:
                     self._waiting.remove(waiting)
+                else:  # its turn has come, and its client has just disconnected
+                    self._wake_next()
+                raise
         self.retrying += 1
 
     def leave(self) -> None:
         """A retry has a connection, or has ended."""
         self.retrying -= 1
+        self._wake_next()
+
+    def _wake_next(self) -> None:
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():

@@ -190,6 +190,11 @@ async def test_streams_that_had_no_token_when_their_backend_died_are_sent_to_the
         assert states(rig) == {"b0": "healthy", "b1": "healthy"}, "one accident is one failure"
 
 
+async def take_long(reader, writer):
+    await asyncio.sleep(10.0)
+    return await answer()(reader, writer)
+
+
 @pytest.mark.parametrize("number", [5, 64])
 async def test_whole_answers_that_are_lost_at_once_are_given_by_the_other_backend_however_long_they_take(number):
     """Ten seconds to their first byte: no retry may wait for the answer of another."""
@@ -198,10 +203,6 @@ async def test_whole_answers_that_are_lost_at_once_are_given_by_the_other_backen
     async def die(reader, writer):
         await died.wait()
         return False
-
-    async def take_long(reader, writer):
-        await asyncio.sleep(10.0)
-        return await answer()(reader, writer)
 
     async with scripted(die) as dying, scripted(take_long) as well, gateway(*sized(dying, well)) as rig:
         rig.gateway.backends.drain("b1", draining=True)
@@ -240,6 +241,30 @@ async def test_of_calls_that_are_sent_again_a_fifth_connects_at_once(monkeypatch
         assert len(connecting) == RETRIES_RATIO_MAX * number
         accepts.set()
         assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * number
+
+
+async def test_a_call_that_waits_for_a_slot_again_keeps_no_other_from_being_sent_again():
+    """The slots that it waits for are held by others, which are to be sent again, too."""
+    number, died = 20, asyncio.Event()
+
+    async def die(reader, writer):
+        await died.wait()
+        return False
+
+    async with scripted(die) as dying, scripted() as gone, scripted(take_long) as well:
+        entries = sized(dying, gone, well)
+        entries[2]["requests_running_max"] = number // 2
+        async with gateway(*entries, health={"idle_s": 30, "busy_s": 30}) as rig:
+            rig.gateway._clients.by_id["b1"].upstream._port = free_port()
+            for backend_id in ("b1", "b2"):
+                rig.gateway.backends.drain(backend_id, draining=True)
+            calls = [asyncio.create_task(rig.post()) for _ in range(number)]
+            await until(lambda: len(dying.calls) == number)
+            for backend_id, drains in (("b0", True), ("b1", False), ("b2", False)):
+                rig.gateway.backends.drain(backend_id, draining=drains)
+            died.set()
+            assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * number
+            assert len(well.calls) == number
 
 
 async def test_a_stream_that_broke_after_its_first_token_is_not_sent_again():

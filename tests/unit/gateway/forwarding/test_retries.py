@@ -86,6 +86,23 @@ async def test_one_that_waits_and_leaves_takes_no_place():
     assert not tasks[-1].cancelled()
 
 
+async def test_one_that_leaves_as_it_gets_a_place_passes_it_on(monkeypatch):
+    """A client with many calls ends: those of others that wait may not have to wait until they are given up."""
+    monkeypatch.setattr(retry_budget, "WAIT_S_MAX", 15.0)
+    budget = RetryBudget()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(RETRIES_MIN):
+            await budget.enter()
+        leaving = [group.create_task(budget.enter()) for _ in range(RETRIES_MIN)]
+        staying = group.create_task(budget.enter())
+        await asyncio.sleep(0.01)
+        for each in leaving:
+            budget.leave()
+            each.cancel()
+        await asyncio.wait_for(staying, 5.0)
+    assert budget.retrying == 1
+
+
 async def test_a_retry_that_waits_too_long_is_given_up(monkeypatch):
     monkeypatch.setattr(retry_budget, "WAIT_S_MAX", 0.01)
     budget = RetryBudget()
