@@ -425,6 +425,7 @@ class Scheduler:
         """
         if self._arrangement.reads_counters:
             self._accounting.settle_all()
+        self._fleet.limits.add_up()
         if now != self._polled_at:
             self._polled_at, self._rounds = now, None
         if len(self._shedding.noted) >= NOTED_MAX and len(self._arrangement.fair_queues.all()) == 1:

@@ -114,7 +114,6 @@ class Fleet:
         self._retired.discard(capacity.id)
         if was is None or was[1] != capacity.layout:
             self._set_layout()
-        self.limits.add_up()
         return was is None or was[0] != load.available
 
     def taken_over(self, now: float) -> None:
@@ -232,7 +231,6 @@ class Fleet:
             self.negative_cache.changed(backend)
         if backend.sequences_max != limit:
             self.limits.measured(backend)
-            self.limits.add_up()
 
     def prefilled(self, entry: InFlight, now: float) -> Usage:
         """The usage so far of a request without output: by the step-time model, the prompt tokens computed by `now`.
@@ -396,7 +394,7 @@ class Fleet:
         if capacity.id in self._retired:
             self._retire(capacity)
         if capacity.load.requests_running is None:  # no measurement will update its speed
-            self.limits.add_up()
+            self.limits.changed()
         self._slots_changed(capacity)
 
     def _take_in(self, load: BackendLoad, in_flight: Collection[InFlight]) -> BackendCapacity:

@@ -16,6 +16,7 @@ class PoolLimits:
     def __init__(self) -> None:
         self._usable: dict[BackendCapacity, tuple[float, float]] = {}  # as last measured: sequences and KV tokens
         self._sums = NOTHING_USABLE
+        self._is_changed = False
 
     def sums(self) -> tuple[float, float]:
         """The sequences and KV tokens that we may have in flight at all available backends together. Each is weighted
@@ -26,13 +27,24 @@ class PoolLimits:
     def measured(self, backend: BackendCapacity) -> None:
         """Take the limits of a backend from its measurement; `add_up` then updates the sums."""
         self._usable[backend] = backend.usable if backend.load.available else NOTHING_USABLE
+        self._is_changed = True
 
     def remove(self, backend: BackendCapacity) -> None:
         """Leave a backend out, because it is no longer live."""
         self._usable.pop(backend, None)
+        self._is_changed = True
+
+    def changed(self) -> None:
+        """A service rate has changed."""
+        self._is_changed = True
 
     def add_up(self) -> None:
-        """Compute the speeds of all backends, and the sums; the speed is 1 where a rate is not known yet."""
+        """Compute the speeds of all backends, and the sums, if anything has changed; the speed is 1 where a rate is not
+        known yet. Called before decisions: the many facts between two of them are added up once.
+        """
+        if not self._is_changed:
+            return
+        self._is_changed = False
         rates = [rate for each in self._usable if (rate := each.service_rate) is not None]
         mean = sum(rates) / len(rates) if rates else 0.0
         sequences_max = tokens_max = 0.0

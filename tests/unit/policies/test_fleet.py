@@ -1,6 +1,7 @@
 """Several backends: where requests go, what comes back, what vanishes while it still runs requests."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -260,3 +261,29 @@ def test_a_backend_that_hung_is_as_fast_as_before_once_it_is_back(make_pool, is_
     end_after(1.0, pool.placed())
     pool.measure(x, y)
     assert Counter(sent(20).values()) == {"x": 10, "y": 10}
+
+
+def test_what_ends_together_is_added_up_once_before_the_next_decision(make_pool, monkeypatch):
+    """It takes a third of a millisecond where a pool has 1,000 backends."""
+
+    class Usable(dict):
+        def items(self):
+            added.append(1)
+            return super().items()
+
+    pool, added = make_pool(loads=[replace(A100, backend_id=f"b{number}") for number in range(4)]), []
+    limits = pool.scheduler._fleet.limits
+    pool.poll()
+    monkeypatch.setattr(limits, "_usable", Usable(limits._usable))
+    for number in range(8):
+        pool.send("A", f"r{number}")
+    placed = pool.placed()
+    assert not added
+    pool.now += 1.0
+    for request_id in placed:
+        pool.emit(request_id, 3)
+        pool.end(request_id)
+    assert not added
+    pool.poll()
+    pool.poll()
+    assert len(added) == 1
