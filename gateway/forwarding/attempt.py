@@ -83,8 +83,8 @@ class StreamInterrupted(Exception):  # noqa: N818 - a state, not an error
 
 
 class StreamGivenUp(UpstreamError):  # noqa: N818 - a state, not an error
-    """An error: the stream cannot be continued at this backend, and has to end. The backend is not at fault, so its
-    health is not affected.
+    """An error: the stream cannot be continued at this backend, or the call not be sent again, and has to end. The
+    backend is not at fault, so its health is not affected.
     """
 
 

@@ -142,7 +142,7 @@ class Generation:
         """
         tier = self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id)
         sending = Sending(request, call, lease, trace, tier=tier)
-        stream, self._budget.running = sending.stream, self._budget.running + 1
+        stream, self._budget.running, is_again = sending.stream, self._budget.running + 1, False
         if stream.exclusion is None:
             lease.may_move = partial(self._may_move, sending)
         try:
@@ -152,14 +152,13 @@ class Generation:
                 tokens_before = stream.usage.output_tokens
                 self._dispatched(sending)
                 try:
-                    return await lease.unless_preempted(self._sent(sending))
+                    return await lease.unless_preempted(self._sent(sending, is_again=is_again))
                 except (Preempted, StreamInterrupted, BackendRejected, UpstreamError) as left:
                     if (returned := self._returned(left, sending)) is None:
                         raise
                 self.taken(sending)  # now it waits for a slot, which others may hold that wait for the budget
                 await self._wait_again(sending, returned, tokens_before)
-                if returned.is_failure and not stream.is_begun:
-                    await self._enter_budget(sending)
+                is_again = returned.is_failure and not stream.is_begun
         finally:
             self._budget.running -= 1
             self.taken(sending)
@@ -180,14 +179,18 @@ class Generation:
         if trace.spans is not None:
             trace.spans.sent(lease.backend_id, sending.backend.known_kind.name)
 
-    async def _sent(self, sending: Sending) -> RelayResult:
-        """Send the call when no other is on trial at its backend that may have ended the same engines."""
+    async def _sent(self, sending: Sending, *, is_again: bool) -> RelayResult:
+        """Send the call when no other is on trial at its backend that may have ended the same engines; `is_again`: and
+        when the budget has room for a retry.
+        """
         lease = sending.lease
         if sending.losses and sending.is_last_chance:
             async with beating(sending.request, self._heartbeat_s):
                 await self._wait_apart(sending)
         self._evidence.sent(sending, lease.backend_id, sending.call.dispatcher.now())
         try:
+            if is_again:
+                await self._enter_budget(sending)
             try:
                 result, evidence = await Attempt(self._context, self, sending).run()
             except OptionsRejected:
@@ -260,7 +263,8 @@ class Generation:
 
     async def _wait_apart(self, sending: Sending) -> None:
         now, backend_id = sending.call.dispatcher.now, sending.lease.backend_id
-        waits_until = now() + self._wait_s_max
+        # From its last loss on: it may have waited for its slot, which others wait for now.
+        waits_until = max((sending.lost_at or {}).values(), default=now()) + self._wait_s_max
         while (until := self._evidence.apart_until(sending, backend_id)) is not None:
             wait_s = min(until, waits_until) - now()
             if wait_s <= 0:
@@ -326,7 +330,7 @@ class Generation:
         try:
             await self._budget.enter()
         except TimeoutError:
-            raise UpstreamError("backends fail, and other calls are being sent again already") from None
+            raise StreamGivenUp("backends fail, and other calls are being sent again already") from None
         sending.is_retrying = True
 
     def taken(self, sending: Sending) -> None:

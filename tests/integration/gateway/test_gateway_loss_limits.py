@@ -33,6 +33,7 @@ from gateway_rig import (
 from backends.engine.http.server import EngineOptions, EngineServer
 from gateway.continuation.loss_evidence import ENGINES_MAX
 from gateway.forwarding import retry_budget
+from policies.pool.outage import BACKEND_WAIT_S_MAX
 from policies.types import Cause
 
 pytestmark = pytest.mark.jumping
@@ -243,6 +244,47 @@ async def test_a_call_that_ends_every_engine_costs_three_and_no_other_call_fails
         assert len(errors(poison)) == 1
         assert [reply.events[-1] for reply in await asyncio.gather(*others)] == ["[DONE]"] * MANY
         assert sum(not each.healthy for each in several) == ENGINES_MAX
+
+
+async def test_calls_that_lost_the_same_two_engines_run_apart_for_a_bounded_time_however_many_they_are():
+    """Each holds a slot while it waits to be apart, so calls that lost nothing wait for them."""
+    number, slots, answer_s, loop = 40, 8, 2.0, asyncio.get_running_loop()
+    ends = [asyncio.Event(), asyncio.Event()]
+
+    def until_ended(end):
+        async def act(reader, writer):
+            await end.wait()
+            return False
+
+        return act
+
+    async def take_long(reader, writer):
+        await asyncio.sleep(answer_s)
+        return await answer()(reader, writer)
+
+    async with contextlib.AsyncExitStack() as stack:
+        several = [await stack.enter_async_context(scripted(each)) for each in (*map(until_ended, ends), take_long)]
+        backends = [
+            {"name": f"b{each}", "url": backend.url, "requests_running_max": slots if each == 2 else number}
+            for each, backend in enumerate(several)
+        ]
+        rig = await stack.enter_async_context(gateway(*backends))
+
+        def only(number):
+            for each in range(3):
+                rig.gateway.backends.drain(f"b{each}", draining=each != number)
+
+        only(0)
+        calls = [asyncio.create_task(rig.post(timeout=PATIENT)) for _ in range(number)]
+        for each, end in enumerate(ends):
+            await until(lambda each=each: len(several[each].calls) == number)
+            await asyncio.sleep(10.0)
+            only(each + 1)
+            end.set()
+        began = loop.time()
+        assert [(await each).status for each in calls] == [200] * number
+        one_by_one = BACKEND_WAIT_S_MAX / answer_s
+        assert loop.time() - began < BACKEND_WAIT_S_MAX + (number - one_by_one) / slots * answer_s + 5.0
 
 
 @contextlib.asynccontextmanager
