@@ -190,11 +190,6 @@ class Config(BaseSettings):
         """The Redis of the gateways that share one order with this one; None: this gateway shares no order."""
         return None if self.cluster.enabled is False else self.state.redis
 
-    @property
-    def names_tenants(self) -> bool:
-        """Whether a tenant can be identified by something other than a key."""
-        return bool(self.auth.trusted_proxies) or self.auth.tenant_from == "model"
-
     def policy_tiers(self) -> list[policy.Tier]:
         """Return the configured tiers, and the default tier if it is not configured."""
         tiers = [policy_tier(name, tier) for name, tier in self.tiers.items()]
@@ -304,15 +299,12 @@ def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     yield from _token_disagreements(config)
     yield from ((("aliases", name, "models"), text) for name, text in alias_problems(config.aliases))
     yield from _group_disagreements(config)
-    for name in config.tenants:
-        if (
-            config.auth.mode == "open"
-            and not config.names_tenants
-            and name != ANONYMOUS
-            and not name.startswith(OPEN_TENANT_PREFIX)
-        ):
-            yield ("tenants", name), "no request belongs to this tenant while auth.mode is open (set it to keys)"
-    if config.auth.mode == "keys" and not config.tenants and not config.admin.enabled:
+    auth = config.auth
+    if auth.mode == "open" and not auth.trusted_proxies and auth.tenant_from != "model":  # nothing names a tenant
+        for name in config.tenants:
+            if name != ANONYMOUS and not name.startswith(OPEN_TENANT_PREFIX):
+                yield ("tenants", name), "no request belongs to this tenant while auth.mode is open (set it to keys)"
+    if auth.mode == "keys" and not config.tenants and not config.admin.enabled:
         yield ("auth", "mode"), "is keys, but there are no tenants"
     yield from _price_disagreements(config)
     if len(config.tenants) > TENANTS_MAX:

@@ -5,13 +5,14 @@ requests. A lease also knows its SLO envelope and the tokens that have passed, s
 turn of the event loop between them.
 """
 
+import asyncio
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import islice
 from math import inf
 from typing import Final
 
 from gateway.scheduling.dispatcher import Dispatcher, Lease
-from gateway.tasks import in_turns
 from policies.slo.timeliness import Timeliness
 from policies.types import RequestView
 
@@ -47,13 +48,15 @@ async def urgency_of(dispatcher: Dispatcher, tier_ids: list[str]) -> Urgency:
     found = Urgency({tier_id: TierUrgency() for tier_id in tier_ids})
     tier_of = {tenant.id: tenant.tier_id for tenant in dispatcher.tenants()}
     slacks: list[tuple[float, str, Lease]] = []
-    async for part in in_turns(list(dispatcher.leases.values()), SLICE_LEASES):
+    rest = iter(list(dispatcher.leases.values()))
+    while part := list(islice(rest, SLICE_LEASES)):
         now = dispatcher.now()
         for lease in part:
             slack = slack_s(lease, now)
             _count(found, lease, tier_of.get(lease.request.tenant_id), slack)
             if slack < inf:
                 slacks.append((slack, lease.request.id, lease))
+        await asyncio.sleep(0)
     for slack, request_id, lease in nsmallest(REQUESTS_MAX, slacks):
         output = lease.timeliness.timing().tokens if lease.timeliness is not None else 0
         found.requests[request_id] = RequestView(lease.request.tenant_id, lease.backend_id or None, output, slack)

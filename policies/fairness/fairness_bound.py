@@ -24,11 +24,6 @@ class FairnessBound:
     plus_refunds: bool = False
     until_refund: bool = False
 
-    @property
-    def formula(self) -> str:
-        """`both_wait` as a formula to read, such as "2 (U + K)"."""
-        return f"{self.both_wait:g} {'U' if self.ahead is None else '(U + K)'}"
-
     def ahead_service(self, parameters: Mapping[str, object]) -> float:
         """The value of K under these parameters of the policy."""
         ahead = 0.0 if self.ahead is None else parameters[self.ahead]

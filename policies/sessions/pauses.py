@@ -14,6 +14,7 @@ of context.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import Final
 
 from policies.sessions.gaps import Gaps, Outlook, bucket_of
@@ -47,7 +48,9 @@ def worth_pausing(
     sessions is worth pausing for it. Room grows by itself after `horizon_s`.
     """
     choices = []
-    for session in backend.oldest_and_newest(LOOKED_AT):
+    idle = backend.idle
+    newest = islice(reversed(idle), min(LOOKED_AT, max(0, len(idle) - LOOKED_AT)))
+    for session in chain(islice(idle, LOOKED_AT), newest):
         gaps = gaps_of(session.tenant_id)
         expected = outlook(session, backend, gaps, now, horizon_s=horizon_s, waiting=waiting)
         if expected.away_s > 0.0 and expected.least_gain_s >= 0.0:

@@ -177,12 +177,6 @@ class WorkingSet:
         """
         return max(now - max(self._freed_at, since), self.freed_every_s or 0.0)
 
-    def oldest_and_newest(self, count: int) -> Iterator[AgentSession]:
-        """Idle sessions to choose from: the `count` that are idle longest, then the `count` that became idle last."""
-        yield from (session for session, _ in zip(self.idle, range(count), strict=False))
-        newest = zip(reversed(self.idle), range(min(count, len(self.idle) - count)), strict=False)
-        yield from (session for session, _ in newest)
-
 
 def beginnings(prefix: tuple[int, ...], block_tokens: float) -> tuple[tuple[int, int], ...]:
     """Hashes of a prompt's beginnings of 1, 2, 3, 4, 6, 8, 12 ... blocks, each with the tokens since the last one."""

@@ -15,7 +15,7 @@ def test_the_first_table_promises_what_the_policy_promises(policy):
     bound = BOUNDS[policy]
     rows = [line for line in PAGE.split("\n## ")[0].splitlines() if line.startswith("|") and f"[`{policy}`]" in line]
     assert rows
-    promise = "none" if bound is None else bound.formula
+    promise = "none" if bound is None else f"{bound.both_wait:g} {'U' if bound.ahead is None else '(U + K)'}"
     assert all(row.endswith(f"| {promise} |") for row in rows)
 
 
