@@ -138,11 +138,7 @@ class Changes:
     ) -> Entry:
         """Merge `patch` into the body (RFC 7396: null removes a field). Raises NotFound, and the errors of `apply`."""
         for _ in range(TRIES_MAX):
-            entry = self._view.get(kind, name)
-            if entry is None:
-                raise NotFound
-            if not _is_meant(etag, entry):
-                raise EtagMismatch
+            entry = self._meant(kind, name, etag)
             try:
                 return await self._one(Edit(kind, name, merged(entry.body, patch), entry.etag), actor, guard)
             except EtagMismatch:
@@ -154,11 +150,7 @@ class Changes:
         """Delete the API's document of an entry and, with a tenant or a group, its keys. Raises NotFound,
         DeclaredInFile where only the file declares the entry, and the errors of `apply`.
         """
-        entry = self._view.get(kind, name)
-        if entry is None:
-            raise NotFound
-        if not _is_meant(etag, entry):
-            raise EtagMismatch
+        entry = self._meant(kind, name, etag)
         if entry.origin == "declared":
             raise DeclaredInFile
         edits = [Edit(kind, name, None, etag)]
@@ -200,6 +192,15 @@ class Changes:
 
     async def _one(self, edit: Edit, actor: str, guard: Guard | None = None) -> Entry:
         (entry,) = await self.apply([edit], actor=actor, guard=guard)
+        return entry
+
+    def _meant(self, kind: str, name: str, etag: str | None) -> Entry:
+        """The present entry, to which an edit with this etag applies. Raises NotFound, EtagMismatch."""
+        entry = self._view.get(kind, name)
+        if entry is None:
+            raise NotFound
+        if not _is_meant(etag, entry):
+            raise EtagMismatch
         return entry
 
     def _change(self, edit: Edit) -> Change:

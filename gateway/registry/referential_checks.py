@@ -127,12 +127,10 @@ def _group_is_free(after: _After, name: str) -> Iterator[ConfigProblem]:
 
 
 def _key(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
-    tenant = body.get("tenant")
-    if tenant is not None and after.body("tenants", tenant) is None:
-        yield ConfigProblem(("tenant",), f"there is no tenant '{tenant}'")
-    group = body.get("group")
-    if group is not None and after.body("groups", group) is None:
-        yield ConfigProblem(("group",), f"there is no group '{group}'")
+    for holder in ("tenant", "group"):
+        name = body.get(holder)
+        if name is not None and after.body(f"{holder}s", name) is None:
+            yield ConfigProblem((holder,), f"there is no {holder} '{name}'")
 
 
 def _backend(_after: _After, name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
