@@ -5,12 +5,12 @@ import sys
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
-from gateway.options import ConfigOption
+from gateway.options import ConfigOption, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,9 +148,9 @@ def _serve(config: Path | None, host: str | None, port: int | None) -> None:
         run(made_trial(settings) if config is None else settings, config)
     except OSError as error:
         hint = ". Stop what listens there, or set another port" if error.errno == errno.EADDRINUSE else ""
-        _fail(f"{error}{hint}")
+        fail(f"{error}{hint}")
     except (ValueError, StateFileError, StoreUnavailable) as error:  # for example no secret
-        _fail(str(error))
+        fail(str(error))
 
 
 @app.command("check-config")
@@ -236,7 +236,7 @@ def keys_new(
     try:
         add_key(path, tenant=tenant, secret=_secret(settings), created_at=made_at, show=typer.echo)
     except (OSError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
     typer.echo(f"This is the only time the key is shown. Its HMAC is in {path}.", err=True)
     if settings.auth.mode == "open":
         typer.echo("Keys are not checked until the configuration says auth.mode: keys.", err=True)
@@ -252,7 +252,7 @@ def keys_list(config: ConfigOption = None) -> None:
     try:
         records = read_keys(_load(config, check_files=False).auth.keys_file)
     except ValueError as error:
-        _fail(str(error))
+        fail(str(error))
     for record in sorted(records, key=lambda record: (record.tenant, record.created_at)):
         typer.echo(_shown(record))
 
@@ -271,15 +271,15 @@ def keys_revoke(
     from gateway.config.key_file import revoke_key  # noqa: PLC0415
 
     if len(mark) < REVOKE_CHARS_MIN:
-        _fail(f"give at least {REVOKE_CHARS_MIN} characters")
+        fail(f"give at least {REVOKE_CHARS_MIN} characters")
     try:
         found = revoke_key(_load(config, check_files=False).auth.keys_file, mark)
     except (OSError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
     if not found:
-        _fail("there is no such key, see 'fairlead keys list'")
+        fail("there is no such key, see 'fairlead keys list'")
     if len(found) > 1:
-        _fail("more than one key is like that:\n" + "\n".join(map(_shown, found)))
+        fail("more than one key is like that:\n" + "\n".join(map(_shown, found)))
     typer.echo(f"revoked: {_shown(found[0])}")
 
 
@@ -302,7 +302,7 @@ def _load(path: Path | None, *, check_files: bool = True) -> "Config":
     try:
         return load_config(path, check_files=check_files)
     except ConfigError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _warn(settings: "Config") -> None:
@@ -320,14 +320,14 @@ def _of_state(work: "Callable[[], T]") -> "T":
     try:
         return work()
     except (OSError, ValueError, RegistryError, StateFileError, StoreFull, StoreUnavailable) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _check_tenant(tenant: str, settings: "Config") -> None:
     if settings.tenants and tenant not in settings.tenants:
         from gateway.config.problems import did_you_mean  # noqa: PLC0415
 
-        _fail(f"there is no tenant '{tenant}' in the configuration{did_you_mean(tenant, list(settings.tenants))}")
+        fail(f"there is no tenant '{tenant}' in the configuration{did_you_mean(tenant, list(settings.tenants))}")
 
 
 def _secret(settings: "Config") -> bytes:
@@ -371,11 +371,6 @@ def _summary(settings: "Config") -> list[str]:
 
 def _shown(record: "KeyRecord") -> str:
     return f"{record.tenant}  ...{record.last_four}  {record.hmac[:HMAC_CHARS_SHOWN]}  {record.created_at}"
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(text, err=True)
-    raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Options of commands: options made from the fields of a dataclass, and --config, which commands share.
+"""Options of commands, made from the fields of a dataclass, and what commands share: --config, and how they fail.
 
 The value of --config is the given value, else FAIRLEAD_CONFIG, else fairlead.yaml in the current folder. Importing this
 file loads no server.
@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated, TypeVar, get_type_hints
+from typing import Annotated, NoReturn, TypeVar, get_type_hints
 
 import typer
 
@@ -34,6 +34,12 @@ ConfigOption = Annotated[
         help=f"The YAML file. Default: {CONFIG_NAME} in this folder, if it exists.",
     ),
 ]
+
+
+def fail(text: str, exit_code: int = 1) -> NoReturn:
+    """Print this error, and end the command."""
+    typer.echo(text, err=True)
+    raise typer.Exit(exit_code)
 
 
 def takes(options: type) -> Callable[[C], C]:

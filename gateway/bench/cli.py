@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.options import takes
+from gateway.options import fail, takes
 
 STOPPED = 130  # the exit code of what Ctrl-C has ended
 
@@ -52,8 +52,7 @@ def bench(
         with bar.progress_bar() as show:
             found = asyncio.run(run.bench(plan, lambda part, stage: show(part, stage, "")))
     except (CalibrationError, OSError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
+        fail(str(error))
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
     else:

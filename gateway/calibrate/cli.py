@@ -3,9 +3,11 @@
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from gateway.options import fail
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -49,7 +51,7 @@ def calibrate(
     from gateway.calibrate.calls import CalibrationError  # noqa: PLC0415
 
     if plot is not None and find_spec("matplotlib") is None:
-        _fail("There is no plot without matplotlib. Get it with: pip install 'fairlead[simulate]'")
+        fail("There is no plot without matplotlib. Get it with: pip install 'fairlead[simulate]'")
     try:
         spec = spec_of(backend, _key(api_key_file))
         plan = run.CalibrationPlan(spec, model, seconds, seconds_max)
@@ -60,13 +62,13 @@ def calibrate(
         _store(found, out, plot)
     except run.TooFewWindowsError as error:
         if out is None or not error.windows:
-            _fail(f"{error}: give it more --seconds-max")
+            fail(f"{error}: give it more --seconds-max")
         kept_at = kept_windows.write_windows(out, spec.url, error.model, error.windows)
-        _fail(f"{error}. They are kept in {kept_at}: the same command goes on from them.")
+        fail(f"{error}. They are kept in {kept_at}: the same command goes on from them.")
     except (CalibrationError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}")
+        fail(f"{error.filename}: {error.strerror}")
 
 
 def _store(found: "Calibration", out: Path | None, plot: Path | None) -> None:
@@ -103,8 +105,3 @@ def _key(file: Path | None) -> "SecretStr | None":
     from gateway.config.sections import file_text  # noqa: PLC0415
 
     return None if file is None else SecretStr(file_text(file))
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(text, err=True)
-    raise typer.Exit(1)

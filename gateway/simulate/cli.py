@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.options import takes
+from gateway.options import fail, takes
 from gateway.simulate.options import AgentOptions, RunOptions
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def agents(**options: Any) -> None:
     try:
         lines = trace_lines(AgentOptions(**options))
     except ValueError as error:
-        _fail(str(error))
+        fail(str(error))
     for line in lines:
         typer.echo(orjson.dumps(line))
 
@@ -64,9 +64,9 @@ def _run(comparison: "PolicyComparison", folder: Path | None, *, json: bool) -> 
             setting, runs = comparison.run(progress)
             plotted = draft is None or report.write(draft, setting, runs)
     except (TraceError, ConfigError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename or folder}: {error.strerror}")
+        fail(f"{error.filename or folder}: {error.strerror}")
     if json:
         typer.echo(orjson.dumps(table.as_json(setting, runs), option=orjson.OPT_INDENT_2))
         return
@@ -98,8 +98,3 @@ def _progress() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
             return lambda advanced: bars.advance(bar, advanced)
 
         yield begin
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(text, err=True)
-    raise typer.Exit(1)

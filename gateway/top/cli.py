@@ -2,12 +2,12 @@
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.admin.command.output import JsonOption, OutputForm, OutputOption, form_of, print_one
-from gateway.options import ConfigOption
+from gateway.options import ConfigOption, fail
 
 if TYPE_CHECKING:
     from gateway.admin.command.target import AdminTarget
@@ -43,7 +43,7 @@ def top(
         else:
             _watch(target)
     except UnreachableError as error:
-        _fail(str(error))
+        fail(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
@@ -52,11 +52,11 @@ def _watch(target: "AdminTarget") -> None:
     try:
         from gateway.top.terminal import TerminalError, watch  # noqa: PLC0415
     except ImportError as error:
-        _fail(f"this Python has no curses ({error}); for scripts: fairlead top --once --json")
+        fail(f"this Python has no curses ({error}); for scripts: fairlead top --once --json")
     try:
         watch(target.connect)
     except TerminalError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _first_document(target: "AdminTarget") -> Any:
@@ -67,7 +67,7 @@ def _first_document(target: "AdminTarget") -> Any:
     document = next((data for event, data in events if event == "state"), None)
     events.close()
     if document is None:
-        _fail("the gateway has closed the connection without a state")
+        fail("the gateway has closed the connection without a state")
     return document
 
 
@@ -78,8 +78,3 @@ def _print_once(document: Any, form: OutputForm | None) -> None:
     from gateway.top.picture import listing  # noqa: PLC0415
 
     typer.echo(listing(document, width=WIDE if form is OutputForm.WIDE else shutil.get_terminal_size().columns))
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(text, err=True)
-    raise typer.Exit(1)

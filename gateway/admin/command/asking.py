@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlencode
 
 import typer
 from typer.core import TyperGroup
 
 from gateway.admin.command.output import OutputForm, form_of
+from gateway.options import fail
 
 if TYPE_CHECKING:
     from gateway.admin.command.client import AdminClient, AdminReply
@@ -156,8 +157,3 @@ def items(context: typer.Context, path: str, query: Mapping[str, str | None]) ->
     given = {name: value for name, value in query.items() if value is not None}
     for page in pages(context, path, given):
         yield from page["items"]
-
-
-def fail(text: str, exit_code: int = FAILED) -> NoReturn:
-    typer.echo(text, err=True)
-    raise typer.Exit(exit_code)

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from gateway.admin.command import declaring, usage
-from gateway.admin.command.asking import Given, ResourceKind, TargetGroup, ask, ask_live, fail, items, prints
+from gateway.admin.command.asking import Given, ResourceKind, TargetGroup, ask, ask_live, items, prints
 from gateway.admin.command.fields import fields_of
 from gateway.admin.command.output import (
     JsonOption,
@@ -25,7 +25,7 @@ from gateway.admin.command.output import (
     print_state,
 )
 from gateway.admin.command.what_if import what_if
-from gateway.options import ConfigOption
+from gateway.options import ConfigOption, fail
 
 app = typer.Typer(
     cls=TargetGroup,

@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.admin.command.asking import FAILED, ResourceKind, ask, fail, items
+from gateway.admin.command.asking import FAILED, ResourceKind, ask, items
 from gateway.admin.command.output import OutputForm, print_list, print_one, yaml_of
+from gateway.options import fail
 
 DIFFERS, NO_DIFF = 1, 2  # exit codes of `diff`: that something differs, and that this is not known
 FILE_BYTES_MAX = 1 << 20  # the API takes as much

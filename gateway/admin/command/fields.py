@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.admin.command.asking import fail
+from gateway.options import fail
 
 
 def fields_of(given: Sequence[str]) -> dict[str, Any]:

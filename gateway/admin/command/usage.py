@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 
 import typer
 
-from gateway.admin.command.asking import fail, items, pages, prints
+from gateway.admin.command.asking import items, pages, prints
 from gateway.admin.command.output import OutputForm, print_list, print_one
-from gateway.options import takes
+from gateway.options import fail, takes
 
 app = typer.Typer(invoke_without_command=True)
 

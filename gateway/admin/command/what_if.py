@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.admin.command.asking import ask, fail, prints
+from gateway.admin.command.asking import ask, prints
 from gateway.admin.command.fields import fields_of
 from gateway.admin.command.output import OutputForm, is_terminal, print_one
+from gateway.options import fail
 
 POLL_S: Final = 0.3
 KINDS: Final = ("tenants", "groups", "tiers", "aliases")
