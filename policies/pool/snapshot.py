@@ -1,14 +1,31 @@
-"""Snapshot of a pool for people and metrics: every tenant's queue, account and SLO attainment at one time."""
+"""Snapshot of a pool for people and metrics: every tenant's queue, account and SLO attainment at one time, the slack of
+requests with an SLO envelope, and the backends. No decision reads it.
+"""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from math import inf
 
-from policies.capacity.views import backend_view
+from policies.accounts.ledger import InFlight
+from policies.capacity.backend import NO_TIER, BackendCapacity
+from policies.capacity.tier_reserves import NOTHING
+from policies.due_times import slack_s
+from policies.limit.step_forecast import steps_view
 from policies.pool.scheduler_parts import SchedulerParts
 from policies.pool.wait_views import first_waits_for
-from policies.slo.slack_view import slacks
-from policies.types import Snapshot, TenantView, TierView
+from policies.types import (
+    BackendView,
+    Binding,
+    Request,
+    RequestView,
+    SizeSource,
+    Snapshot,
+    TenantView,
+    TierView,
+)
+
+REQUESTS_SHOWN_MAX = 100
 
 
 def take_snapshot(parts: SchedulerParts, now: float, tenant_ids: Iterable[str] | None) -> Snapshot:
@@ -59,3 +76,99 @@ def _tier_views(
         )
         for tier_id, of_tier in members.items()
     }
+
+
+@dataclass(slots=True)
+class Slacks:
+    """The least slack of each tenant and each tier, and the most urgent requests. Slack is the time until a request's
+    next token is late, in seconds.
+    """
+
+    tenants: dict[str, float] = field(default_factory=dict)
+    tiers: dict[str, float] = field(default_factory=dict)
+    requests: Mapping[str, RequestView] = field(default_factory=dict)
+
+
+def slacks(
+    waiting: Iterable[Request], in_flight: Iterable[InFlight], *, tier_id: Callable[[str], str], now: float
+) -> Slacks:
+    """The slacks of waiting and running requests at `now`; `tier_id` maps a tenant's id to its tier's id."""
+    views = _waiting(waiting, now) | _running(in_flight, now)
+    slacks = Slacks()
+    for view in views.values():
+        tenant_id, tier = view.tenant_id, tier_id(view.tenant_id)
+        slacks.tenants[tenant_id] = min(slacks.tenants.get(tenant_id, inf), view.slack_s)
+        slacks.tiers[tier] = min(slacks.tiers.get(tier, inf), view.slack_s)
+    slacks.requests = dict(nsmallest(REQUESTS_SHOWN_MAX, views.items(), key=lambda item: (item[1].slack_s, item[0])))
+    return slacks
+
+
+def _waiting(requests: Iterable[Request], now: float) -> dict[str, RequestView]:
+    return {
+        each.id: RequestView(each.tenant_id, None, 0, slack)
+        for each in requests
+        if each.envelope is not None and (slack := slack_s(each, output_tokens=0, first_token_at=None, now=now)) < inf
+    }
+
+
+def _running(entries: Iterable[InFlight], now: float) -> dict[str, RequestView]:
+    views = {}
+    for entry in entries:
+        request, output_tokens = entry.request, entry.usage.output_tokens
+        if request.envelope is not None:
+            slack = slack_s(request, output_tokens=output_tokens, first_token_at=entry.first_token_at, now=now)
+            if slack < inf:
+                views[request.id] = RequestView(request.tenant_id, entry.backend_id, output_tokens, slack)
+    return views
+
+
+def backend_view(backend: BackendCapacity) -> BackendView:
+    """What operators see of a backend."""
+    return BackendView(
+        available=backend.load.available,
+        in_flight_requests=backend.requests,
+        requests_limit=backend.sequences_limit,
+        reserved_tokens=round(backend.tokens_held_max),
+        tokens_limit=None if backend.tokens_limit == inf else int(backend.tokens_limit),
+        external_requests=backend.external_requests,
+        external_tokens=round(backend.external_tokens),
+        step_time=backend.load.step_time,
+        steps=steps_view(backend.work, backend.clock.now),
+        sequences_max=None if (learnt := backend.limit.sequences_max(backend.work)) == inf else learnt,
+        size=_size_source(backend),
+        reserves=backend.reserves.views(backend.clock.now),
+        bound_by=_binding(backend),
+    )
+
+
+def _size_source(backend: BackendCapacity) -> SizeSource:
+    if backend.load.requests_running_max is not None:
+        return SizeSource.GIVEN
+    by_answers = not backend.is_sized and backend.limit.sequences_max(backend.work) < inf
+    is_learnt = by_answers if backend.window is None else backend.window.is_known
+    return SizeSource.LEARNT if is_learnt else SizeSource.ASSUMED
+
+
+def _binding(backend: BackendCapacity) -> Binding | None:
+    """The constraint that keeps out one more request of the mean size of the running ones; None where it would be
+    sent.
+    """
+    now = backend.clock.now
+    if not backend.load.available:
+        return Binding.UNHEALTHY
+    if backend.awaits_measurement or now < backend.held_until:
+        return Binding.HELD
+    if not backend.sequences:
+        return None  # an idle backend always takes one
+    if backend.sequences >= backend.sequences_max:
+        return Binding.SLOTS
+    if backend.limit.is_full(backend.work):
+        return Binding.STEPS
+    needed = backend.tokens_held_max + backend.tokens / backend.requests
+    if needed > backend.tokens_max:
+        return Binding.KV
+    if backend.limit.reads_time and now < backend.work.busy_until:
+        return Binding.PROMPTS
+    kept = backend.reserves.kept_for_others(NO_TIER, now) if backend.reserves.has_any else NOTHING
+    is_kept = backend.sequences + kept.sequences >= backend.sequences_max or needed + kept.tokens > backend.tokens_max
+    return Binding.RESERVED if is_kept else None

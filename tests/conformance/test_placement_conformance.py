@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.capacity.backend import BackendCapacity
-from policies.capacity.views import backend_view
 from policies.placement import LATE_PLACEMENT
+from policies.pool.snapshot import backend_view
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request
 

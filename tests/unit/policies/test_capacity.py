@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from policies.capacity.backend import BackendCapacity, Reservation
-from policies.capacity.views import backend_view
+from policies.pool.snapshot import backend_view
 from policies.types import BackendLoad, Request
 
 WHOLE = {"headroom_ratio_max": 1.0}

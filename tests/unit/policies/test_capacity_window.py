@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from policies.capacity.backend import BackendCapacity
-from policies.capacity.views import backend_view
 from policies.capacity.window import PART, PROBE_S, PROBE_S_MAX, START, Window
+from policies.pool.snapshot import backend_view
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Outcome, Request, SizeSource, Tenant
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.slo.slack_view import REQUESTS_SHOWN_MAX
+from policies.pool.snapshot import REQUESTS_SHOWN_MAX
 from policies.types import Attainment, BackendLoad, Outcome, RequestView, SloEnvelope, Tenant, Tier, Timing
 
 pytestmark = pytest.mark.every_scheduler

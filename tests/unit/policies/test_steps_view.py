@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from policies.capacity.backend import BackendCapacity, Clock
-from policies.capacity.views import backend_view
 from policies.limit.knee import knee_s
+from policies.pool.snapshot import backend_view
 from policies.reservation import Reservation
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, SloEnvelope
