@@ -129,6 +129,20 @@ def test_a_prefix_held_only_where_the_request_may_not_go_is_looked_for_elsewhere
     assert placement.assign(make_request("r1", 3, 1, 2, 3), XYZ) == "z"
 
 
+@pytest.mark.parametrize("make", [D2lpm, Preble])
+def test_a_prompt_counts_where_it_waits_until_it_is_sent_and_again_once_it_is_back(make, prefixes):
+    """What was sent, the index knows: here it has forgotten it."""
+    placement = make()
+    placement.look_up_in(prefixes)
+    first, both = make_request("r", 3, 1, 2, 3), workers(x=0, y=0)
+    assert placement.assign(first, both) == "x"
+    placement.dispatched(first, "x")
+    assert placement._locality.longest(first, both) == (0, [])
+    placement.returned(first, "x")
+    matched, holders = placement._locality.longest(first, both)
+    assert (matched, [worker.id for worker in holders]) == (3, ["x"])
+
+
 def capacity(name: str, held: int = 0) -> BackendCapacity:
     one = BackendCapacity(BackendLoad(name, kv_tokens_max=10_000))
     if held:
