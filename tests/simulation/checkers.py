@@ -6,6 +6,7 @@ backends. The bounds of fairness policies are checked in bound_checkers.py.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from math import ceil
 from types import MappingProxyType
 
@@ -54,23 +55,23 @@ class InFlightLimits:
         limit = self._accounts.loads[backend_id].requests_running_max
         within = limit is None or self._accounts.sequences_at[backend_id] <= limit
         alone = self._accounts.requests_at[backend_id] == 1
-        require(within or alone, f"{backend_id} runs {limit} sequences at most")
+        require(within or alone, "{} runs {} sequences at most", backend_id, limit)
 
     def _judge_tenant(self, tenant_id: str) -> None:
         accounts = self._accounts.tenants[tenant_id]
         limit = accounts.tenant.in_flight_max
-        require(limit is None or len(accounts.in_flight) <= limit, f"{tenant_id} has {limit} in flight at most")
+        require(limit is None or len(accounts.in_flight) <= limit, "{} has {} in flight at most", tenant_id, limit)
         if accounts.tenant.group_id is not None:
             group = self._accounts.groups[accounts.tenant.group_id]
             within = group.in_flight_max is None or self._accounts.in_flight_of(group) <= group.in_flight_max
-            require(within, f"group {group.id} has {group.in_flight_max} in flight at most")
+            require(within, "group {} has {} in flight at most", group.id, group.in_flight_max)
 
     def _judge_key(self, request: Request) -> None:
         limit = self._accounts.key_in_flight_max(request)
         if limit is not None:
             in_flight = self._accounts.tenants[request.tenant_id].in_flight.values()
             within = sum(each.key_id == request.key_id for each in in_flight) <= limit
-            require(within, f"key {request.key_id} has {limit} in flight at most")
+            require(within, "key {} has {} in flight at most", request.key_id, limit)
 
 
 class WorkConservation:
@@ -116,9 +117,12 @@ class WorkConservation:
             return
         for backend_id, view in self._scheduler.snapshot(entry.now).backends.items():
             if self._open(backend_id, entry.now):
-                choices = [request for accounts in eligible for request in self._choices(accounts, backend_id)]
-                stuck = any(not self._surely_fits(request, backend_id, view) for request in choices)
-                require(stuck or not choices, f"{choices[:1]} waits although it fits {backend_id}, at {entry.now}")
+                choices = chain.from_iterable(self._choices(accounts, backend_id) for accounts in eligible)
+                first = next(choices, None)  # in a pool that is full it does not fit, and the others are not listed
+                is_stuck = first is None or any(
+                    not self._surely_fits(request, backend_id, view) for request in chain([first], choices)
+                )
+                require(is_stuck, "{} waits although it fits {}, at {}", first, backend_id, entry.now)
 
     def _choices(self, accounts: TenantAccounts, backend_id: str) -> list[Request]:
         """The tenant's requests that may have been chosen for this backend: none if it may have been passed over for a

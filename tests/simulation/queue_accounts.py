@@ -102,5 +102,5 @@ class QueueWatcher:
         actions = tuple(each for each in entry.actions if each.request_id in self._accounts.requests)
         for action in actions:
             here = not isinstance(action, Dispatch) or action.backend_id == self._backend_id
-            require(here, f"{action}: it waited for {self._backend_id}")
+            require(here, "{}: it waited for {}", action, self._backend_id)
         return replace(entry, actions=actions)

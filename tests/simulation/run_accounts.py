@@ -53,10 +53,12 @@ class ViolationError(AssertionError):
     """A rule that holds for every run was broken."""
 
 
-def require(holds: object, rule: str) -> None:
-    """Raise ViolationError with this rule unless it holds."""
+def require(holds: object, rule: str, *values: object) -> None:
+    """Raise ViolationError with this rule, formatted with these values, unless it holds. Rules hold by the ten thousand
+    in a run, so none is written out that does.
+    """
     if not holds:
-        raise ViolationError(rule)
+        raise ViolationError(rule.format(*values) if values else rule)
 
 
 @dataclass(slots=True)
@@ -165,36 +167,45 @@ class RunAccounts:
         the next poll. Raises ViolationError.
         """
         in_flight = self.requests_at.total()
-        require(snapshot.in_flight_requests == in_flight, f"{in_flight} in flight, not {snapshot.in_flight_requests}")
+        require(
+            snapshot.in_flight_requests == in_flight, "{} in flight, not {}", in_flight, snapshot.in_flight_requests
+        )
         queued = len(self.requests) - in_flight - len(self.parked)
-        require(snapshot.queued_requests == queued, f"{queued} queued, not {snapshot.queued_requests}")
+        require(snapshot.queued_requests == queued, "{} queued, not {}", queued, snapshot.queued_requests)
         for tenant_id in self._removed - snapshot.tenants.keys():
             require(not self.tenants[tenant_id].in_flight, "a tenant is forgotten when its last request has ended")
             del self.tenants[tenant_id]
             self._removed.discard(tenant_id)
         for tier_id in self._tiers_removed - {accounts.tenant.tier_id for accounts in self.tenants.values()}:
-            require(tier_id not in snapshot.tiers, f"{tier_id} is forgotten when its last tenant is")
+            require(tier_id not in snapshot.tiers, "{} is forgotten when its last tenant is", tier_id)
             del self.tiers[tier_id]
             self.tier_services.pop(tier_id, None)
             self._tiers_removed.discard(tier_id)
-        require(snapshot.tiers.keys() == self.tiers.keys(), f"the tiers are {sorted(self.tiers)}")
+        require(snapshot.tiers.keys() == self.tiers.keys(), "the tiers are {}", sorted(self.tiers))
         for tenant_id, accounts in self.tenants.items():
             view = snapshot.tenants[tenant_id]
-            require(view.queued_requests == len(accounts.queued), f"{tenant_id}: {len(accounts.queued)} queued")
+            require(view.queued_requests == len(accounts.queued), "{}: {} queued", tenant_id, len(accounts.queued))
             require(
-                view.in_flight_requests == len(accounts.in_flight), f"{tenant_id}: {len(accounts.in_flight)} in flight"
+                view.in_flight_requests == len(accounts.in_flight),
+                "{}: {} in flight",
+                tenant_id,
+                len(accounts.in_flight),
             )
             require(
-                _equal(view.service, accounts.service), f"{tenant_id}: charged {accounts.service}, not {view.service}"
+                _equal(view.service, accounts.service),
+                "{}: charged {}, not {}",
+                tenant_id,
+                accounts.service,
+                view.service,
             )
         for backend_id, backend in snapshot.backends.items():
             running = self.requests_at[backend_id]
-            require(backend.in_flight_requests == running, f"{backend_id}: {running} in flight")
+            require(backend.in_flight_requests == running, "{}: {} in flight", backend_id, running)
 
     # -- facts -----------------------------------------------------------------------------------------------
 
     def _submitted(self, request: Request) -> None:
-        require(request.id not in self.requests, f"{request.id} lives once")
+        require(request.id not in self.requests, "{} lives once", request.id)
         self.requests[request.id] = RequestAccounts(request)
         if request.tenant_id in self.tenants:
             self.tenants[request.tenant_id].queued[request.id] = request
@@ -248,7 +259,7 @@ class RunAccounts:
 
     def _adopted(self, entry: Adopted) -> None:
         request = entry.request
-        require(request.id not in self.requests, f"{request.id} lives once")
+        require(request.id not in self.requests, "{} lives once", request.id)
         service = self._price.service(*entry.usage)  # charged elsewhere
         self.requests[request.id] = RequestAccounts(
             request,
@@ -264,7 +275,7 @@ class RunAccounts:
 
     def _readmitted(self, entry: Readmitted) -> None:
         request, prepaid = entry.request, entry.prepaid
-        require(request.id in self.parked or request.id not in self.requests, f"{request.id} lives once")
+        require(request.id in self.parked or request.id not in self.requests, "{} lives once", request.id)
         self.parked.discard(request.id)
         accounts = self.requests.setdefault(request.id, RequestAccounts(request))
         accounts.request = request
@@ -319,22 +330,22 @@ class RunAccounts:
             accounts = self.requests.get(action.request_id)
             if isinstance(action, Preempt):
                 may_be = accounts is not None and accounts.backend_id is not None
-                require(may_be, f"{action} is about a request at a backend")
+                require(may_be, "{} is about a request at a backend", action)
                 may_be = accounts is not None and (accounts.request.is_resumable or not accounts.output_tokens)
-                require(may_be, f"{action} is about a request that has not begun, or is resumable")
+                require(may_be, "{} is about a request that has not begun, or is resumable", action)
                 continue
             if accounts is None or accounts.backend_id is not None:
                 raise ViolationError(f"{action} is about a request that does not wait")
             if isinstance(action, Dispatch):
                 self._dispatched(action, accounts, entry.now)
             else:
-                require(action.retry_after_s >= 0, f"{action} must not lie in the past")
+                require(action.retry_after_s >= 0, "{} must not lie in the past", action)
                 self._leave_queue(accounts)
 
     def _dispatched(self, action: Dispatch, accounts: RequestAccounts, now: float) -> None:
         load = self.loads.get(action.backend_id)
-        require(load and load.available, f"{action}: the backend is not there")
-        require(now >= self.held_until.get(action.backend_id, 0.0), f"{action}: the backend is held")
+        require(load and load.available, "{}: the backend is not there", action)
+        require(now >= self.held_until.get(action.backend_id, 0.0), "{}: the backend is held", action)
         request = accounts.request
         tenant = self.tenants[request.tenant_id]
         tenant.in_flight[request.id] = tenant.queued.pop(request.id)

@@ -68,7 +68,7 @@ class Books(Judge):
         self.books[leadership] = defaultdict(float, page[1])
         self.seen[leadership], self.missed[leadership] = dict(page[2]), dict(page[3])
         now = self.schedulers[leadership].checkpoint()
-        require(now == counters, f"{leadership} has {now} and was to go on from {counters}")
+        require(now == counters, "{} has {} and was to go on from {}", leadership, now, counters)
 
     def _begins(self, leadership):
         """What a member that is not there has a newer checkpoint of, no one tells again."""
@@ -113,8 +113,8 @@ class Books(Judge):
         charged = getattr(entry, "prepaid", getattr(entry, "usage", None))
         if not isinstance(entry, Submitted) and charged is not None and key not in self.current:
             has = self.books[leadership][request.id]
-            what = f"{request.id} is taken to be charged for {charged}, and is charged {has}"
-            require(abs(has - worlds.PRICE.service(*charged)) < 1e-6, what)
+            what = "{} is taken to be charged for {}, and is charged {}"
+            require(abs(has - worlds.PRICE.service(*charged)) < 1e-6, what, request.id, charged, has)
         self.current.setdefault(key, self.books[leadership][request.id])
         if isinstance(entry, Readmitted) and entry.usage is not None:
             self.interrupted.add(key)
@@ -149,9 +149,9 @@ class Books(Judge):
             if not node.is_alive:
                 known = client.used_at(self.seen[leadership].get(node.name, -inf) - self.FORGOTTEN_S) - missed
                 prompt = 0.0 if used else client.request.prompt_tokens  # its Dispatch may have been under way
-                require(known - 1e-6 <= charged <= used + prompt + 1e-6, f"{what}; {known} must be known of it")
+                require(known - 1e-6 <= charged <= used + prompt + 1e-6, "{}; {} must be known of it", what, known)
             elif self.world.has_told_all(node):
-                require(used - missed - 1e-6 <= charged <= used + 1e-6, f"{what}; {missed} may lack")
+                require(used - missed - 1e-6 <= charged <= used + 1e-6, "{}; {} may lack", what, missed)
 
 
 class Fairness(Judge):
@@ -224,8 +224,8 @@ class Fairness(Judge):
             self.spans[pair] = low, high, before
             promised = BOUNDS["vtc"].both_wait * exposed + at_once - before
             self.used_ratio_max = max(self.used_ratio_max, (high - low) / promised if promised else 0.0)
-            what = f"{pair}, which both wait, differ by {high - low:.1f}, promised is {promised:.1f}"
-            require(high - low <= promised + 1e-6, what)
+            what = "{}, which both wait, differ by {:.1f}, promised is {:.1f}"
+            require(high - low <= promised + 1e-6, what, pair, high - low, promised)
 
     def _leads(self, leadership):
         received = defaultdict(float)

@@ -21,18 +21,18 @@ class OneEnd(Judge):
         self.ends = defaultdict(int)
 
     def carried_out(self, node, client, action):
-        require(not client.ended, f"{client.request.id} has ended, and {action} comes")
+        require(not client.ended, "{} has ended, and {} comes", client.request.id, action)
         if isinstance(action, Dispatch):
-            require(client.run is None, f"{client.request.id} runs, and is dispatched")
+            require(client.run is None, "{} runs, and is dispatched", client.request.id)
 
     def ended(self, node, client):
         self.ends[client.request.id] += 1
-        require(self.ends[client.request.id] == 1, f"{client.request.id} ends once")
+        require(self.ends[client.request.id] == 1, "{} ends once", client.request.id)
 
     def conclude(self):
         for client in self.world.clients:
             if self.world.nodes[client.node].is_alive:
-                require(client.ended, f"{client.request.id} at {client.node} ends")
+                require(client.ended, "{} at {} ends", client.request.id, client.node)
 
 
 class OneLeader(Judge):
@@ -47,7 +47,7 @@ class OneLeader(Judge):
         follower = node.member.follower
         if isinstance(action, Dispatch) and not node.member.lead.is_standalone and follower.link.leader is not None:
             epoch = follower.link.epoch
-            require(epoch >= self.epoch, f"{node.name} follows epoch {epoch} after {self.epoch}")
+            require(epoch >= self.epoch, "{} follows epoch {} after {}", node.name, epoch, self.epoch)
             self.epoch = epoch
 
 
@@ -63,7 +63,7 @@ class Deadlines(Judge):
                 since = max([client.waits_since, *[at for at in node.lost_at if at > client.waits_since]])
                 due = since + 2 * worlds.WAIT_S_MAX
             late = self.world.now - due
-            require(late <= self.SLACK_S, f"{client.request.id} has waited {late:.2f} s beyond its deadline")
+            require(late <= self.SLACK_S, "{} has waited {:.2f} s beyond its deadline", client.request.id, late)
 
 
 class Conservation(Judge):
@@ -115,7 +115,7 @@ class BackendLimits(Judge):
             own = sum(name == node.name for name, _ in backend.running)
             self.alone[node.name, client.request.id] = self.world.now
             part = max(1, member.lead.share.part.of(backend.slots))
-            require(own <= part, f"{what}; of {node.name}, which is alone, {own} of {part}")
+            require(own <= part, "{}; of {}, which is alone, {} of {}", what, node.name, own, part)
             return
         unseen = sum(self.world.now - self.alone.get(key, -inf) < self.UNSEEN_S for key in backend.running)
         # A backend that runs nothing of a Scheduler's takes one request, whatever the external load.
@@ -182,10 +182,10 @@ class Interruptions(Judge):
             self.preemptions += 1
             times_max = max(1, self.world.settings.interrupt_rules.times_max)
             is_one_more = client.preemptions < times_max or self.world.has_drained
-            require(is_one_more, f"{client.request.id} is preempted more than {times_max} times")
+            require(is_one_more, "{} is preempted more than {} times", client.request.id, times_max)
 
     def ended(self, node, client):
-        require(client.ended != "failed" or not client.request.is_resumable, f"{client.request.id} fails")
+        require(client.ended != "failed" or not client.request.is_resumable, "{} fails", client.request.id)
 
 
 class Pauses(Judge):
@@ -207,7 +207,7 @@ class Pauses(Judge):
         return max(after - before for before, after in pairwise(times))
 
     def conclude(self):
-        require(self.longest_s <= self.pause_s, f"no dispatch for {self.longest_s:.2f} s, {self.pause_s} s may be")
+        require(self.longest_s <= self.pause_s, "no dispatch for {:.2f} s, {} s may be", self.longest_s, self.pause_s)
 
 
 class Together(Judge):
@@ -218,11 +218,11 @@ class Together(Judge):
 
     def carried_out(self, node, client, action):
         if self.world.now >= self.since:
-            require(not node.member.lead.is_standalone, f"{node.name} is alone at {self.world.now:.2f}")
+            require(not node.member.lead.is_standalone, "{} is alone at {:.2f}", node.name, self.world.now)
             self.leaders.add(node.member.follower.link.epoch)
 
     def conclude(self):
-        require(len(self.leaders) == 1, f"epochs {self.leaders} led")
+        require(len(self.leaders) == 1, "epochs {} led", self.leaders)
 
 
 def all_judges():
