@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from typer.testing import CliRunner
 
-from tests.evidence import measures
+from tests.evidence import lab, measures
 from tests.evidence.__main__ import app
 from tests.evidence.command import chosen, shown
 from tests.evidence.experiment import (
@@ -153,6 +153,13 @@ def test_targets_are_chosen_by_name_and_those_without_a_verdict_only_by_name():
 
 def test_the_command_prints_a_table_or_json_and_its_exit_code_is_the_verdict(monkeypatch):
     runner = CliRunner()
+    run_all, results = lab.run_all, {}
+
+    def run_once(experiments, *, progressed):
+        """Each process that runs experiments imports them for a second."""
+        return results or results.update(run_all(experiments, progressed=progressed)) or results
+
+    monkeypatch.setattr(lab, "run_all", run_once)
     good = runner.invoke(app, ["--only", "R1", "--json"])
     assert good.exit_code == 0
     found = json.loads(good.stdout)
