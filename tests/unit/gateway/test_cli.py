@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from forked import FAIRLEAD, fork
 from typer.testing import CliRunner
 
 from gateway.cli import app
@@ -203,24 +204,26 @@ def test_serve_does_not_start_with_a_wrong_configuration(keys_config):
     assert "auth.keys_file" in result.stderr
 
 
-def test_serve_says_in_one_line_that_its_port_is_taken():
+async def refused(folder, *arguments):
+    """What `fairlead serve` says of a start that fails."""
+    process = await fork(FAIRLEAD, "serve", *arguments, folder=folder, environment=dict(os.environ))
+    _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert b"Traceback" not in errors
+    return errors.decode()
+
+
+async def test_serve_says_in_one_line_that_its_port_is_taken(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        command = [Path(sys.executable).with_name("fairlead"), "serve", "--port", str(taken.getsockname()[1])]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert result.returncode == 1
-    assert "in use. Stop what listens there, or set another port" in result.stderr
-    assert "Traceback" not in result.stderr
+        said = await refused(tmp_path, "--port", str(taken.getsockname()[1]))
+    assert "in use. Stop what listens there, or set another port" in said
 
 
-def test_serve_does_not_touch_a_state_file_that_is_not_its_own_and_names_it(tmp_path):
+async def test_serve_does_not_touch_a_state_file_that_is_not_its_own_and_names_it(tmp_path):
     diary = tmp_path / "fairlead.db"
     diary.write_text("dear diary\n" * 50)
     (tmp_path / "fairlead.yaml").write_text("admin: {enabled: true, port: 0}\nlisten: {port: 0}\n")
-    command = [Path(sys.executable).with_name("fairlead"), "serve", "-c", "fairlead.yaml"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 1
-    assert "fairlead.db is not a state file of fairlead" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert "fairlead.db is not a state file of fairlead" in await refused(tmp_path, "-c", "fairlead.yaml")
     assert diary.read_text() == "dear diary\n" * 50
