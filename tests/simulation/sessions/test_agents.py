@@ -202,7 +202,7 @@ def test_on_a_small_pool_sessions_that_fit_get_twice_as_much_from_an_engine():
 
 
 @pytest.mark.interpreted  # the scene notes when the ledger releases a turn
-@pytest.mark.parametrize(("until_s", "warm_s"), [(45.0, 15.0), pytest.param(60.0, 40.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("until_s", "warm_s"), [(30.0, 10.0), pytest.param(60.0, 40.0, marks=pytest.mark.long)])
 def test_on_cheap_prefill_and_long_gaps_nothing_is_held(until_s, warm_s):
     """W3: the trap that costs 45 % where idle sessions hold room."""
     scene = replace(cpu(gap_s=LONG_GAPS, coefficients=CPU_1M, until_s=until_s), warm_s=warm_s)
