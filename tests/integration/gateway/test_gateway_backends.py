@@ -220,8 +220,8 @@ async def test_whole_answers_that_are_lost_at_once_are_given_by_the_other_backen
 
 
 async def test_of_calls_that_are_sent_again_a_fifth_connects_at_once(monkeypatch):
-    number, connecting, accepts = 20, [], asyncio.Event()
-    async with scripted() as gone, scripted() as slow, gateway(*sized(gone, slow), health={"idle_s": 30}) as rig:
+    number, connecting, accepts, health = 20, [], asyncio.Event(), {"idle_s": 30, "busy_s": 30}  # polls connect, too
+    async with scripted() as gone, scripted() as slow, gateway(*sized(gone, slow), health=health) as rig:
         upstreams = [rig.gateway._clients.by_id[each].upstream for each in ("b0", "b1")]
         connection = upstreams[1]._connection
 
