@@ -10,9 +10,9 @@ import asyncio
 from collections import deque
 from typing import Final
 
-# A turn of a busy gateway begins up to 16 calls (DECISIONS_MAX of policies/pool/scheduler_parts.py): one more costs
-# a twentieth of it.
-REJECTS_MAX: Final = 1
+# A turn of a busy gateway begins up to 32 calls (DECISIONS_MAX of policies/pool/scheduler_parts.py): these cost a
+# twentieth of it.
+REJECTS_MAX: Final = 2
 
 
 class RejectionTurns:

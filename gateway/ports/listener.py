@@ -34,12 +34,12 @@ if TYPE_CHECKING:  # loaded only where a port has a certificate
     from gateway.ports.certificate import Certificate
 
 BACKLOG: Final = 4096
-# Of a turn. To accept as many and to read their calls takes about as long as the calls that a turn of a busy gateway
-# begins (DECISIONS_MAX of policies/pool/scheduler_parts.py).
-ACCEPTS_MAX: Final = 32
+# Of a turn. To accept as many takes about as long as the calls that a turn of a busy gateway begins
+# (DECISIONS_MAX of policies/pool/scheduler_parts.py).
+ACCEPTS_MAX: Final = 64
 DESCRIPTORS_RATIO_MAX: Final = 0.75  # of the limit, for clients; the others are for connections to backends and files
 LOOK_AGAIN_S: Final = 0.1  # while descriptors are short: costs two system calls
-HANDSHAKES_MAX: Final = 2 * ACCEPTS_MAX  # under way at once: a turn never ends one that it has begun
+HANDSHAKES_MAX: Final = ACCEPTS_MAX  # under way at once: a turn never ends one that it has begun
 HANDSHAKE_S_MAX: Final = 5.0  # so long a client may take to say its first word, where others wait for its place
 OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORT_OF_DESCRIPTORS: Final = "descriptors"
@@ -201,8 +201,8 @@ class Listener:
 
     def _look(self) -> None:
         if are_descriptors_short(self._descriptors_ratio_max):
-            if self._close_idle is not None:  # as many as two turns accept, and idle since the last look
-                self._close_idle(2 * ACCEPTS_MAX, LOOK_AGAIN_S, HANDSHAKE_S_MAX)
+            if self._close_idle is not None:  # as many as are accepted in a turn, and idle since the last look
+                self._close_idle(ACCEPTS_MAX, LOOK_AGAIN_S, HANDSHAKE_S_MAX)
             self._await_descriptors()
         else:
             self.resume(SHORT_OF_DESCRIPTORS)

@@ -2,9 +2,9 @@
 
     python -m tests.calm.slow_machine
 
-It is, where a whole answer takes 0.45 ms of CPU instead of 0.2 (docs/results/relay.md). There the p99 of check 2 is
-up to 21 ms, because a turn of the loop begins up to 16 calls (DECISIONS_MAX). And vLLM's suite takes longer than CI
-has.
+It is, where a whole answer takes 0.45 ms of CPU instead of 0.2 (docs/results/relay.md). There the p99 of check 2 is 16
+to 20 ms, because a turn of the loop begins up to 32 calls (DECISIONS_MAX), and each takes 0.5 ms. And vLLM's suite
+takes longer than CI has.
 """
 
 import argparse

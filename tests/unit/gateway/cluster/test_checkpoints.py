@@ -210,7 +210,7 @@ def test_a_member_without_the_checkpoint_is_told_all_records_in_slices_while_mor
     requests = [Request(f"r{number}", f"t{number}", "m", cluster.now, 10, 20) for number in range(CHANGES_MAX)]
     submits = [Submit(cluster.numbers["m1"] + number + 1, request) for number, request in enumerate(requests)]
     cluster.hear("m1", "p", *submits)
-    cluster.later(2.5)  # a turn decides on DECISIONS_MAX of them
+    cluster.later(1.25)
     parts = cluster.parts["m2"]
     assert max(len(part.records) for part in parts) <= SLICE_RECORDS
     assert [part.begins for part in parts].count(True) == 1

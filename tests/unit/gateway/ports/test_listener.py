@@ -9,7 +9,7 @@ from aiohttp import web
 
 from gateway.ports.listener import ACCEPTS_MAX, HANDSHAKE_S_MAX, LOOK_AGAIN_S, Listener
 
-WAITING = 6 * ACCEPTS_MAX
+WAITING = 3 * ACCEPTS_MAX
 
 
 class CountedServer(web.Server):
@@ -88,7 +88,7 @@ def test_idle_connections_are_closed_at_each_look_while_descriptors_are_short():
         with socket.create_connection(("127.0.0.1", port)):
             async with asyncio.timeout(15):
                 for _ in range(2):
-                    assert await asked.get() == (2 * ACCEPTS_MAX, LOOK_AGAIN_S, HANDSHAKE_S_MAX)
+                    assert await asked.get() == (ACCEPTS_MAX, LOOK_AGAIN_S, HANDSHAKE_S_MAX)
         await listener.stop()
 
     uvloop.run(run())
