@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from gateway.store.base import NAME_CHARS_MAX, Change, Document, Store
+from gateway.store.base import NAME_CHARS_MAX, AuditEntry, Change, Document, Store
 
 REQUESTS = "requests"
 """The kind by which the audit log names requests. They are no documents: there is nothing to read back."""
@@ -18,7 +18,6 @@ class AuditLog:
     def __init__(self, store: Store, replica: str, clock: Callable[[], float]) -> None:
         """`replica` names this gateway in the log; `clock` gives seconds since 1970."""
         self._store = store
-        self.entries = store.audit
         self._replica = replica
         self._clock = clock
 
@@ -29,3 +28,9 @@ class AuditLog:
     async def note(self, kind: str, name: str, *, actor: str) -> None:
         """Record an action that changes no entry. Raises StoreUnavailable, StoreFull."""
         await self.commit([Change(kind, name[:NAME_CHARS_MAX], None)], actor=actor)
+
+    async def entries(
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None
+    ) -> tuple[AuditEntry, ...]:
+        """Audit entries, newest first, with a revision below `before`."""
+        return await self._store.audit(before=before, limit=limit, kind=kind)

@@ -43,7 +43,6 @@ class Registry:
         self._store = store
         self.view = View(declared)
         """What is read from memory, to read only."""
-        self.get = self.view.get
         self._cursor = 0
         self._guards: dict[str, int] = {}  # the version of each guard's document
         self._listeners: dict[Callable[[Changed], None], None] = {}
@@ -68,6 +67,10 @@ class Registry:
     def is_store_available(self) -> bool:
         """Whether a change would be accepted, by the latest contact with the store."""
         return self._is_readable and self._store.is_available
+
+    def get(self, kind: str, name: str) -> Entry | None:
+        """The entry of this kind and name; None where there is none."""
+        return self.view.get(kind, name)
 
     def page(
         self, kind: str, *, after: str = "", limit: int = 100, sees: Callable[[Entry], bool] | None = None

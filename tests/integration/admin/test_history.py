@@ -72,16 +72,16 @@ async def test_what_was_served_is_in_it_with_its_events_and_roles_see_their_part
         assert [(each["kind"], each["name"]) for each in events if each["kind"] == "note"] == [("note", "deployed 1.2")]
         assert {"tenants/red/a", "tenants/blue/b"} <= {each["name"] for each in events if each["kind"] == "change"}
 
-        # A minute is there when it is over.
-        minute = began // 6 * 6
-        rows = []
-        while not rows and time.time() - began < 30:
+        # A minute is there when it is over. The one of the calls may have their tenants, and the next one the tokens.
+        minute, tokens = began // 6 * 6, 0
+        while not tokens and time.time() - began < 30:
             answer = (await api.get(f"/history/minute?at={minute}")).json
             rows = [each for each in answer["rows"] if each["kind"] == "tenant"]
+            tokens = sum(each["values"]["tokens"] for each in rows)
             minute += 6 if minute + 12 < time.time() else 0
             await asyncio.sleep(0.3)
         assert {each["name"] for each in rows} <= {"red/a", "blue/b"}
-        assert sum(each["values"]["tokens"] for each in rows) > 0
+        assert tokens > 0
 
         # The administrator of red sees red.
         assert (await of(api, "tenant:red/a", key=lead))["pools"].keys() == found["tenant:red/a"]["pools"].keys()
