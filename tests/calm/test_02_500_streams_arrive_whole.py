@@ -16,9 +16,9 @@ RATIO_MAX = 1.5  # or this times what the naive relay adds, where that is more: 
 
 
 @pytest.mark.alone
-@pytest.mark.skipif(is_slow(), reason="this machine is too slow for 500 streams")
 async def test_every_byte_and_little_delay(tmp_path, figure):
     streams, serves = numbered(events=EVENTS, pause_s=PAUSE_S)
+    slow = is_slow()  # every byte is whole on such a machine too, but the delay is the machine's
 
     async def run(url):
         streams.sent.clear()
@@ -47,9 +47,11 @@ async def test_every_byte_and_little_delay(tmp_path, figure):
             added, of_control = found[1]
             return added <= max(ADDED_S_MAX, RATIO_MAX * of_control)
 
-        found = await undisturbed(measure, is_held)
+        found = await undisturbed(measure, lambda found: slow or is_held(found))
     (p50, _), (p99, control) = found
     figure(2, "streams whose bytes are the backend's, of 500", STREAMS, target="all")
+    if slow:
+        pytest.skip("every byte is whole; this machine is too slow to judge the delay")
     figure(2, "p50 added per event", 1e3 * p50, "ms")
     figure(2, "p99 added per event", 1e3 * p99, "ms", target="<= 10")
     figure(2, "p99 that a naive relay adds", 1e3 * control, "ms")
