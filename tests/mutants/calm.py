@@ -10,6 +10,7 @@ docs/results/calm.md. The exit code is 1 where a mutant survives.
 import argparse
 import json
 import sys
+from dataclasses import replace
 
 from tests.calm.table import FIGURES
 from tests.mutants.sources import Mutant, run_all
@@ -236,7 +237,9 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the mutants, and run none")
     parser.add_argument("checks", nargs="*", type=int, metavar="CHECK", help="only mutants of these checks")
     asked = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if not asked.checks or mutant.check in asked.checks]
+    # A long case of a test that does not notice would take more than HANGS_S, and pass for one that hangs.
+    short = [replace(mutant, marks="not long") for mutant in MUTANTS]
+    chosen = [mutant for mutant in short if not asked.checks or mutant.check in asked.checks]
     if asked.list:
         print("\n".join(f"{mutant.check:2} {mutant.mechanism} ({mutant.file})" for mutant in chosen))
         return 0
