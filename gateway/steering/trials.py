@@ -117,7 +117,11 @@ class Trials:
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
             each.setblocking(False)
-        await asyncio.get_running_loop().connect_accepted_socket(self._data_port, theirs)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._data_port, theirs)
+        except BaseException:  # a transport closes its socket, and `ours` has none yet
+            ours.close()
+            raise
         return await asyncio.open_unix_connection(sock=ours, limit=LINE_BYTES_MAX)
 
 

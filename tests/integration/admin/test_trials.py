@@ -1,6 +1,9 @@
 """Trials: a call as a tenant by an operator that has none of its keys, whose limits hold and which is charged."""
 
+import asyncio
+import gc
 import json
+from pathlib import Path
 
 import pytest
 from admin_rig import ROOT, admin
@@ -18,6 +21,10 @@ def events(body):
     """The names and values of the events of a stream."""
     found = [each.split("\n") for each in body.decode().split("\n\n") if each.startswith("event: ")]
     return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in found]
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def used(api):
@@ -85,6 +92,23 @@ async def test_a_client_that_leaves_ends_the_call_whose_key_is_gone_then(tmp_pat
             assert (await answer.content.readline()).startswith(b"event: text")
             assert (running(backend), len(keys.known)) == (1, 1)
         await until(lambda: running(backend) == 0 and api.rig.idle() and len(keys.known) == 0)
+
+
+async def test_one_that_ends_before_it_is_connected_leaves_no_socket(tmp_path):
+    async with scripted() as backend, admin(tmp_path, backend) as api:
+        trials = api.rig.gateway.operators.steering.trials
+        open_before = descriptors()
+        for turns in range(5):
+            connecting = asyncio.create_task(trials._connect())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            connecting.cancel()
+            await asyncio.wait([connecting])
+            if not connecting.cancelled():
+                connecting.result()[1].close()
+            del connecting
+            gc.collect()  # a socket that is only dropped warns, which fails the test
+        await until(lambda: descriptors() == open_before)
 
 
 async def test_roles(tmp_path):
