@@ -183,14 +183,15 @@ class Generation:
         """Send the call when no other is on trial at its backend that may have ended the same engines; `is_again`: and
         when the budget has room for a retry.
         """
-        lease = sending.lease
+        lease, now = sending.lease, sending.call.dispatcher.now
         if sending.losses and sending.is_last_chance:
             async with beating(sending.request, self._heartbeat_s):
                 await self._wait_apart(sending)
-        self._evidence.sent(sending, lease.backend_id, sending.call.dispatcher.now())
+            self._evidence.sent(sending, lease.backend_id, now())  # others wait from now on
         try:
             if is_again:
                 await self._enter_budget(sending)
+            self._evidence.sent(sending, lease.backend_id, now())
             try:
                 result, evidence = await Attempt(self._context, self, sending).run()
             except OptionsRejected:

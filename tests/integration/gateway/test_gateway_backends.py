@@ -239,6 +239,8 @@ async def test_of_calls_that_are_sent_again_a_fifth_connects_at_once(monkeypatch
         await until(lambda: rig.snapshot().backends["b1"].in_flight_requests == number)
         await asyncio.sleep(0.1)
         assert len(connecting) == RETRIES_RATIO_MAX * number
+        aboard = rig.gateway._handlers._generation._evidence._aboard["b1"]
+        assert len(aboard) == len(connecting), "no other could have ended its engine"
         accepts.set()
         assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * number
 
