@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from backends.pool import BackendPool
+from backends.upstream import UpstreamError
 from gateway.api import errors
 from gateway.api.endpoints import VERSION, Endpoint
 from gateway.api.errors import ProblemError, WholeAnswer, problem_error
@@ -133,6 +134,16 @@ class Version:
         backend_ids = self._pools.routes.available(route[1].id) if route else []
         if not backend_ids:
             raise problem_error(Reason.NO_BACKEND)
-        backend_client = self._backend_clients[backend_ids[0]]
-        async with await backend_client.upstream.open("GET", VERSION.path, backend_client.credentials) as exchange:
-            return WholeAnswer(exchange.status, bytes(await exchange.read(VERSION_BYTES_MAX)))
+        for last, backend_id in enumerate(backend_ids, 1 - len(backend_ids)):
+            backend_client = self._backend_clients.get(backend_id)
+            if backend_client is None:  # removed while another backend was asked
+                continue
+            try:
+                exchange = await backend_client.upstream.open("GET", VERSION.path, backend_client.credentials)
+            except UpstreamError:
+                if not last:
+                    raise
+                continue
+            async with exchange:
+                return WholeAnswer(exchange.status, bytes(await exchange.read(VERSION_BYTES_MAX)))
+        raise problem_error(Reason.NO_BACKEND)

@@ -29,6 +29,7 @@ from gateway_rig import (
     until,
 )
 
+from backends.upstream import ConnectFailed, UpstreamAway
 from gateway.api.endpoints import ENDPOINTS, ChargeRule
 from gateway.config.key_file import add_key
 from gateway.handlers.utilities import IN_FLIGHT_MAX
@@ -340,6 +341,21 @@ async def test_a_utility_that_a_backend_holds_when_it_is_found_to_hang_goes_to_t
         await until(lambda: len(hung.calls) == 2)
         hung.healthy = False
         assert [(await each).json for each in calls] == [used(2)] * 4
+
+
+@pytest.mark.parametrize("failure", [ConnectFailed, UpstreamAway])
+async def test_the_version_is_asked_of_the_next_backend_where_one_dies_or_hangs(failure, monkeypatch):
+    async def fails(*_args):
+        raise failure("gone")
+
+    async with engine() as gone, engine() as well, gateway(gone, well) as rig:
+        upstreams = [each.upstream for each in rig.gateway._clients.by_id.values()]
+        with monkeypatch.context() as both:
+            for upstream in upstreams:
+                both.setattr(upstream, "open", fails)
+            assert_error(await rig.get("/version"), 502)
+        monkeypatch.setattr(upstreams[0], "open", fails)
+        assert (await rig.get("/version")).status == 200
 
 
 async def test_a_utility_that_no_backend_answers_is_a_502():
