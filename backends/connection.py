@@ -65,9 +65,8 @@ class UpstreamClosed(UpstreamError):  # noqa: N818
     and of its body until the gateway began to read the body; 0: no byte came.
     """
 
-    def __init__(self, message: str, *, head_received: bool, bytes_received: int) -> None:
+    def __init__(self, message: str, *, bytes_received: int) -> None:
         super().__init__(message)
-        self.head_received = head_received
         self.bytes_received = bytes_received
 
 
@@ -462,7 +461,7 @@ class Connection(asyncio.Protocol):
             waiter.set_exception(error)
 
     def _closed(self, reason: str) -> UpstreamClosed:
-        return UpstreamClosed(reason, head_received=self._head_received, bytes_received=self._bytes_received)
+        return UpstreamClosed(reason, bytes_received=self._bytes_received)
 
 
 def _probe_when_silent(sock: socket.socket | None) -> None:

@@ -74,7 +74,6 @@ class StepTimeLearner:
         self._since = Sum()  # glimpses since the engine changed
         self._shape: StepTimeModel | None = None  # the model from before the change, to be scaled
         self.ignored_total = 0
-        self.outliers_total = 0
         self.changes_total = 0
 
     @property
@@ -102,7 +101,6 @@ class StepTimeLearner:
             explained = _explained(seen, self._model)
             self._errors.append(abs(1.0 - explained))
             is_outlier = self._settled and not 1 / OUTLIER <= explained <= OUTLIER
-            self.outliers_total += is_outlier
         if not is_outlier:
             self._window.add(seen)
             self._unfitted += 1

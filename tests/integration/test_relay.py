@@ -485,4 +485,4 @@ async def test_a_body_that_is_cut_is_the_callers_to_answer():
     async with House(streams(response, close=True)) as house:
         head, _ = await house.get("/body", headers="connection: close\r\n")
         assert head.startswith(b"HTTP/1.1 502")
-        assert house.results[0].head_received
+        assert house.results[0].bytes_received

@@ -274,7 +274,7 @@ async def test_a_new_connection_closed_under_the_request_is_not_retried():
         up = make_upstream(backend.url)
         with pytest.raises(UpstreamClosed) as caught:
             await get(up)
-        assert (caught.value.head_received, caught.value.bytes_received) == (False, 0)
+        assert caught.value.bytes_received == 0
         assert backend.connections == 1
         await up.aclose()
 
@@ -326,7 +326,7 @@ async def test_a_body_that_is_cut_is_told_from_one_that_ended():
                 with pytest.raises(UpstreamClosed) as caught:
                     await exchange.stream(pieces.append)
             assert pieces == [b"first"]
-            assert caught.value.head_received
+            assert caught.value.bytes_received
             await settle(lambda up=up: up.open_connections == 0)
             await up.aclose()
 

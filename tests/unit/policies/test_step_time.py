@@ -93,7 +93,6 @@ def test_pauses_are_not_learnt_from():
     for number in range(400):
         seen = observed(CPU, rng)
         learner.observe(replace(seen, seconds=seen.seconds + 0.5) if number % 10 == 9 else seen)
-    assert learner.outliers_total > 30
     assert learner.changes_total == 0
     assert median(errors(learner.step_time.model, CPU)) < 0.02
 
