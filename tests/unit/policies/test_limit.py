@@ -215,6 +215,13 @@ def test_a_stream_pays_for_every_full_step_with_slack(backend):
     assert not backend.allows(5 * 99)
 
 
+def test_a_stream_whose_prompt_takes_two_steps_has_its_first_token_in_the_second(backend):
+    backend.capacity.take(make_reservation(2 * 99, ttft=1.02, tpot=0.050))
+    # Its 14th token comes in step 15 after 1.65 s and is due after 1.67, the 15th after 1.76 and is due after 1.72.
+    assert backend.allows(13 * 99, ttft=LONG_S)
+    assert not backend.allows(14 * 99, ttft=LONG_S)
+
+
 def test_full_steps_within_the_target_make_no_request_late(backend):
     backend.clock.now = 0.99
     backend.run(1, ttft=1.0, tpot=0.200)
