@@ -127,7 +127,6 @@ async def _decoded_chars(ask: Ask, tokens: Generated, ids: list[int], *, pending
         "prompt": [*tokens.prompt, *tokens.output],
         "max_tokens": 1,
         "temperature": 0,
-        "ignore_eos": True,
         "allowed_token_ids": [known[-1]],
     }
     answer = await ask("/v1/completions", probe)

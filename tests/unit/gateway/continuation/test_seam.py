@@ -5,7 +5,8 @@ from array import array
 import pytest
 from small_vllm import SmallVllm
 
-from gateway.continuation.seam import Generated, Seam, Shown, find_seam
+from backends.upstream import UpstreamProtocolError
+from gateway.continuation.seam import INCOMPLETE_TOKENS_MAX, Generated, Seam, Shown, find_seam
 
 PROMPT = array("I", list(b"a prompt"))
 
@@ -22,3 +23,12 @@ PROMPT = array("I", list(b"a prompt"))
 async def test_a_seam_inside_a_character_tells_how_many_of_its_tokens_are_before(output, seam):
     tokens = Generated("tiny", PROMPT, array("I", list(output)), {})
     assert await find_seam(SmallVllm().ask, tokens, Shown("x", 0), chars=0) == seam
+
+
+async def test_more_tokens_that_are_no_text_than_are_looked_at_end_the_stream():
+    def no_text(count):
+        return Generated("tiny", PROMPT, array("I", [0x80] * count), {})
+
+    assert (await find_seam(SmallVllm().ask, no_text(INCOMPLETE_TOKENS_MAX), Shown("", 0), chars=0)).cut_tokens
+    with pytest.raises(UpstreamProtocolError):
+        await find_seam(SmallVllm().ask, no_text(INCOMPLETE_TOKENS_MAX + 1), Shown("", 0), chars=0)
