@@ -193,7 +193,7 @@ class TestEngagement:
 class Pool:
     """A ledger with one backend, that always holds or never does, and requests by short names."""
 
-    def __init__(self, *, on: bool = True, wait_s_max: float = 1e9, eta: float = 0.7, **options: object) -> None:
+    def __init__(self, *, on: bool = True, wait_s_max: float = 1e9, eta: float | None = 0.7, **options: object) -> None:
         tenants = {name: Tenant(name) for name in "ab"}
         order = FairTree(VirtualTokenCounter, [Tier("default")], lambda _: 0, tenant=tenants.get)
         self.ledger = SessionLedger(lambda: order, tenants.__getitem__, wait_s_max=wait_s_max, eta=eta, **options)  # type: ignore[arg-type]
@@ -419,6 +419,14 @@ def test_a_checkpoint_forgets_no_admitted_session():
     assert after.ledger.engagement.is_on
     assert after.arrive("s1", 1720, 1005.0) == TurnEntry("s1-1", "e")
     assert after.arrive("new", 1700, 1005.0) is None
+
+
+@pytest.mark.parametrize(("eta", "restored"), [(None, 0.5), (0.7, 0.7)])
+def test_a_checkpoint_keeps_the_part_of_the_pool_that_was_learnt_and_a_configured_one_stays(eta, restored):
+    before, after = Pool(eta=eta), Pool(eta=eta)
+    before.ledger.working_sets["e"].eta = 0.5
+    after.ledger.restored(before.ledger.checkpoint(5.0, 1000), 1005.0)
+    assert after.ledger.working_sets["e"].eta == restored
 
 
 def test_a_turn_that_left_while_it_was_held_is_forgotten():
