@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from gateway.cluster.checkpoints import NewestCheckpoint
@@ -454,6 +455,19 @@ def cut_after(usage, *, told, cluster):
 
 def used(cluster):
     return cluster.leader.pools["p"].scheduler.snapshot(cluster.now).tenants["A"].used
+
+
+def test_beyond_what_was_expected_a_usage_is_told_with_each_block_and_at_most_every_step():
+    cluster = Cluster()
+    cluster.submit("m2", "r")
+    assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
+    follower, told = cluster.followers["m2"], []
+    own, begun_at = follower.requests.find("r"), cluster.now
+    own.dispatch = msgspec.structs.replace(own.dispatch, quiet_tokens=40.0)
+    for after_s, tokens in ((0.0, 1), (0.1, 39), (0.2, 41), (0.3, 47), (0.4, 48), (0.41, 64), (0.43, 65), (0.5, 79)):
+        follower.usage.used(own, Usage(10, 0, tokens), begun_at + after_s)
+        told.append(own.told.output_tokens)
+    assert told == [1, 1, 41, 41, 48, 48, 65, 65]
 
 
 def test_an_answer_that_was_cut_while_its_link_was_gone_is_continued_and_charged_once():
