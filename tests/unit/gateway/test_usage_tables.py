@@ -13,7 +13,7 @@ from pyarrow import decimal128, parquet
 
 from gateway.budgets.money.focus import COLUMNS, focus_rows
 from gateway.budgets.money.pricing import PriceBook
-from gateway.budgets.money.sums import summed_usage
+from gateway.budgets.money.sums import UsageDivision, sum_usage, summed_usage
 from gateway.budgets.money.tables import WRITERS
 from gateway.config.amounts import to_decimal
 from gateway.config.prices import PriceSection
@@ -118,6 +118,15 @@ def test_totals_of_a_table_are_those_of_the_counters(kind, rows):
     with localcontext(prec=100):  # more digits than a sum has: nothing is rounded
         for name in COSTS:
             assert sum(Decimal(row[name]) for row in read) == cost
+
+
+def test_sums_of_equal_cost_have_the_one_with_more_tokens_first():
+    async def one_part():
+        yield [(UsageKey("2026-12-31", name, "", "n"), Totals(1, *tokens)) for name, tokens in used.items()]
+
+    used = {"few": (7, 0, 0), "most": (5, 0, 5), "more": (8, 0, 0)}
+    sums = asyncio.run(sum_usage(one_part(), UsageDivision("tenant", None), book(), lambda _tenant: ""))
+    assert [key.tenant for key, _ in sums] == ["most", "more", "few"]
 
 
 def one(**fields):
