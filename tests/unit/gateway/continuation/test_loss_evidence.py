@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from gateway.continuation.loss_evidence import ENGINES_MAX, TRIAL_RATIO, LossEvidence, Suspect
+from gateway.continuation.loss_evidence import ENGINES_MAX, LossEvidence, Suspect
 
 
 class Scene:
@@ -95,11 +95,12 @@ def test_a_call_without_resends_left_is_sent_once_more_where_another_has_lost_as
 
 def test_two_calls_that_have_lost_two_engines_each_are_not_sent_to_the_same_one(scene):
     first, second, other = Suspect(), Suspect(), Suspect()
-    for backend_id in ("a", "b"):
+    for backend_id, longer_s in (("a", 0.5), ("b", 0.0)):
         scene.send(backend_id, first, second)
+        scene.now += longer_s
         scene.lose(first, second)
     scene.send("c", first)
-    assert scene.evidence.apart_until(second, "c") == scene.now + TRIAL_RATIO * 1.0
+    assert scene.evidence.apart_until(second, "c") == scene.now + 2 * 1.5  # twice as long as at any lost engine
     assert scene.evidence.apart_until(second, "d") is None
     assert scene.evidence.apart_until(other, "c") is None
     scene.evidence.left(first)
