@@ -213,11 +213,13 @@ def test_a_leader_needs_a_majority_of_the_list_that_the_store_has_and_of_the_one
 
 def test_a_member_is_refused_the_key_while_the_store_gives_it_to_none():
     candidate = follower_of_m1()
-    candidate.answered(candidate.call(0.6), StoreView(None, 0, {}, 1), 0.6)
-    candidate.answered(candidate.call(0.6), StoreView(None, 0, {}, 1), 0.6)
-    assert not candidate.key.is_refused(1.5)
-    assert candidate.key.is_refused(1.6)
-    candidate.answered(candidate.call(1.6), StoreView("m3", 2, {}, 1), 1.6)
+    for asked_at, ask, answered_at in ((0.6, Ask.LOOK, 0.6), (0.6, Ask.ACQUIRE, 0.7), (1.2, Ask.ACQUIRE, 1.2)):
+        call = candidate.call(asked_at)
+        assert call.ask is ask
+        candidate.answered(call, StoreView(None, 0, {}, 1), answered_at)
+    assert not candidate.key.is_refused(1.65), "it is since the first answer to ACQUIRE"
+    assert candidate.key.is_refused(1.75)
+    candidate.answered(candidate.call(1.75), StoreView("m3", 2, {}, 1), 1.75)
     assert not candidate.key.is_refused(9.0)
 
 

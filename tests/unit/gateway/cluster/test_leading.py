@@ -122,6 +122,20 @@ def test_a_tenant_that_the_registry_does_not_know_yet_is_waited_for():
     assert cluster.actions("m2") == [Reject("s", Reason.TENANT_UNKNOWN, 0.0)]
 
 
+def test_of_a_tenant_that_is_forgotten_nothing_waits_and_what_runs_goes_on():
+    cluster = Cluster()
+    for request_id in ("x", "y", "z"):
+        cluster.submit("m2", request_id)
+    assert [action.request_id for action in cluster.actions("m2")] == ["x", "y"]
+    del cluster.tenants["A"]
+    cluster.leader.pools.tenant_forgotten("A", cluster.now)
+    (rejected,) = cluster.actions("m2")
+    assert (rejected.request_id, rejected.reason) == ("z", Reason.TENANT_UNKNOWN)
+    cluster.followers["m2"].finished("x", Outcome.COMPLETED, cluster.now, None, Usage(10, 0, 5))
+    cluster.submit("m2", "of another", "B")
+    assert [action.request_id for action in cluster.actions("m2")] == ["of another"]
+
+
 def test_one_followers_failed_call_closes_the_backend_for_it_alone_and_asks():
     cluster = Cluster()
     cluster.wishes(object)
