@@ -1,10 +1,13 @@
 """What a member does about the election: when it stands again, what it tells the store, and when it is alone."""
 
+from dataclasses import replace
+
 from gateway.cluster.campaign import HAND_OVER_S
 from gateway.cluster.election import Candidate
 from gateway.cluster.election_store import Ask, StoreView
 from gateway.cluster.member import Member
 from gateway.cluster.promise import SILENT_S
+from gateway.cluster.wire import Frame
 from gateway.cluster.wishes import StepDown
 from policies.scheduler import Scheduler
 from policies.types import Tenant
@@ -69,6 +72,20 @@ def test_a_leader_that_reached_no_backend_does_not_stand_again_for_a_while():
     assert set(asked) == {Ask.LOOK}
     one.ask(FREE, at=until + 0.1)
     assert one.ask(FREE).ask is Ask.ACQUIRE
+
+
+def test_a_leader_that_hears_of_a_higher_epoch_leads_no_more_until_it_is_elected_again():
+    one, worker = elected(), member("w0")
+    worker.appoint("w0", 1, one.now)
+    for each in (one.member, worker):
+        assert each.lead.leader is not None
+        each.received_from("other", Frame(2, "", ()), one.now)
+        for _ in range(2):
+            each.tick(one.now)
+            assert each.lead.leader is None
+    assert one.candidate.key.led_epoch == 0
+    one.ask(replace(OURS, epoch=3))
+    assert one.member.lead.leader.epoch == 3
 
 
 def test_members_of_another_version_make_each_alone_once_and_anew_when_there_are_more():
