@@ -221,12 +221,13 @@ async def test_an_event_that_is_no_completions_is_an_interruption():
     assert meter.interrupted
 
 
-async def test_ids_of_what_goes_on_have_their_limit_too():
+@pytest.mark.parametrize(("room", "is_full"), [(39, True), (40, False)])
+async def test_ids_of_what_goes_on_have_their_limit_too(room, is_full):
     client = Client(COMPLETIONS, {**PATIENT, "prompt": "p"}, usage=False, each=False, merges=1)
-    client.bytes_max = len(b"112") + 20 * ID_BYTES
+    client.bytes_max = len(b"112") + room * ID_BYTES
     assert read(await client.interrupted([3])) == read(client.uninterrupted())
-    assert client.stream.ids.is_full
-    assert not client.stream.may_continue()
+    assert client.stream.ids.is_full is is_full
+    assert client.stream.may_continue() is not is_full
 
 
 async def test_a_backend_is_left_whose_answer_a_stop_string_has_ended():
