@@ -10,7 +10,7 @@ from gateway.continuation.loss_evidence import ENGINES_MAX, LossEvidence, Suspec
 
 
 class Scene:
-    """Calls that are sent to engines, and lose them, one second after the other."""
+    """Calls that are sent to engines, and lose them, one after the other."""
 
     def __init__(self):
         self.evidence = LossEvidence()
@@ -20,9 +20,9 @@ class Scene:
         for call in calls:
             self.evidence.sent(call, backend_id, self.now)
 
-    def lose(self, *calls, resends_max=None):
-        """Their engine ends a second later. Returns whether each is given up."""
-        self.now += 1.0
+    def lose(self, *calls, resends_max=None, after_s=1.0):
+        """Their engine ends so much later. Returns whether each is given up."""
+        self.now += after_s
         return [self.evidence.lost(call, self.now, resends_max=resends_max) for call in calls]
 
 
@@ -95,12 +95,11 @@ def test_a_call_without_resends_left_is_sent_once_more_where_another_has_lost_as
 
 def test_two_calls_that_have_lost_two_engines_each_are_not_sent_to_the_same_one(scene):
     first, second, other = Suspect(), Suspect(), Suspect()
-    for backend_id, longer_s in (("a", 0.5), ("b", 0.0)):
+    for backend_id, after_s in (("a", 0.5), ("b", 0.25)):
         scene.send(backend_id, first, second)
-        scene.now += longer_s
-        scene.lose(first, second)
+        scene.lose(first, second, after_s=after_s)
     scene.send("c", first)
-    assert scene.evidence.apart_until(second, "c") == scene.now + 2 * 1.5  # twice as long as at any lost engine
+    assert scene.evidence.apart_until(second, "c") == scene.now + 2 * 0.5  # twice as long as at any lost engine
     assert scene.evidence.apart_until(second, "d") is None
     assert scene.evidence.apart_until(other, "c") is None
     scene.evidence.left(first)
