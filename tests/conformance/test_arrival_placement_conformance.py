@@ -3,7 +3,7 @@
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policies.capacity.backend import BackendCapacity
@@ -77,7 +77,7 @@ paths = st.lists(st.integers(0, 2), max_size=5).map(
 subsets = st.none() | st.frozensets(st.sampled_from([f"gpu-{number}" for number in range(4)]), min_size=1)
 operations = st.lists(
     st.one_of(
-        st.tuples(st.just("send"), st.sampled_from("AB"), st.integers(1, 200), paths, subsets),
+        st.tuples(st.just("send"), st.sampled_from("AB"), st.integers(0, 200), paths, subsets),
         st.tuples(st.sampled_from(["dispatch", "come_back", "leave"]), st.integers(0, 50)),
         st.tuples(st.just("end"), st.integers(0, 50), st.integers(0, 300)),
         st.tuples(st.just("forget"), st.sampled_from("AB")),
@@ -105,6 +105,7 @@ def run(pool: Pool, script) -> list[str]:
 @every_placement
 @settings(max_examples=examples(80))
 @given(script=operations)
+@example(script=[("send", "A", 0, (), None)])  # of a prompt [[]]
 def test_one_of_the_workers_is_chosen_whatever_happened_before(make, script):
     pool = Pool(make())
     run(pool, script)

@@ -61,7 +61,7 @@ class AnyFacts(Facts):
 
     @rule(
         tenant_id=st.sampled_from([*NAMES, "nobody"]),
-        prompt_tokens=st.integers(1, 120),
+        prompt_tokens=st.integers(0, 120),
         output_tokens_max=st.integers(1, 80),
         choices=st.sampled_from([1, 1, 1, 2]),
         shared_blocks=st.sampled_from([0, 0, 1, 3]),
