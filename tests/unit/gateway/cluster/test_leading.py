@@ -7,6 +7,7 @@ import pytest
 
 from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.follower.follower import Follower
+from gateway.cluster.follower.usage_telling import UNTOLD_S
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.leader.pool_journal import CHANGES_MAX
 from gateway.cluster.member import Member
@@ -482,6 +483,17 @@ def test_beyond_what_was_expected_a_usage_is_told_with_each_block_and_at_most_ev
         follower.usage.used(own, Usage(10, 0, tokens), begun_at + after_s)
         told.append(own.told.output_tokens)
     assert told == [1, 1, 41, 41, 48, 48, 65, 65]
+
+
+def test_a_follower_that_has_told_all_sleeps_until_usage_is_due_again():
+    cluster = Cluster()
+    follower = cluster.followers["m2"]
+    for _ in range(3):
+        assert follower.usage.is_due(cluster.now)
+        follower.tick(cluster.now)
+        cluster.exchange()
+        assert cluster.now < follower.due() <= follower.usage.due() == cluster.now + UNTOLD_S
+        cluster.now = follower.usage.due()
 
 
 def test_an_answer_that_was_cut_while_its_link_was_gone_is_continued_and_charged_once():
