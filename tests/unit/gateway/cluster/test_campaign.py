@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gateway.cluster.campaign import HAND_OVER_S
 from gateway.cluster.election import Candidate
 from gateway.cluster.election_store import Ask, StoreView
 from gateway.cluster.member import Member
 from gateway.cluster.promise import SILENT_S
-from gateway.cluster.wire import Frame
+from gateway.cluster.wire import Frame, Release, Welcome
 from gateway.cluster.wishes import StepDown
 from policies.scheduler import Scheduler
 from policies.types import Tenant
@@ -86,6 +88,17 @@ def test_a_leader_that_hears_of_a_higher_epoch_leads_no_more_until_it_is_elected
     assert one.candidate.key.led_epoch == 0
     one.ask(replace(OURS, epoch=3))
     assert one.member.lead.leader.epoch == 3
+
+
+@pytest.mark.parametrize(("epoch", "asks"), [(5, True), (4, False)])
+def test_a_member_asks_the_store_at_once_when_its_leader_resigns_and_not_when_one_before_did(epoch, asks):
+    one = Alone()
+    one.ask(replace(FREE, leader="m2", epoch=5))
+    one.member.connected("m2", one.now)
+    one.member.received("m2", Frame(5, "", (Welcome("m2"),)), one.now)
+    one.member.received("m2", Frame(epoch, "", (Release(returns=False),)), one.now)
+    one.member.campaign.tick(one.now, 0.0)
+    assert bool(one.member.campaign.calls()) is asks
 
 
 def test_members_of_another_version_make_each_alone_once_and_anew_when_there_are_more():
