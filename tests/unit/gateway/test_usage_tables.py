@@ -5,9 +5,10 @@ import csv
 import io
 from collections import Counter
 from decimal import Decimal, localcontext
+from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import decimal128, parquet
 
@@ -103,6 +104,12 @@ def counters(rows):
 @pytest.mark.parametrize("kind", WRITERS)
 @given(rows=usage_rows)
 @settings(max_examples=examples(20))
+@example(
+    rows=[
+        UsageRow(writer, UsageKey(DAYS[0], name, "", "m"), Totals(1, number, 0, 0))
+        for number, (name, writer) in enumerate(product(("alice", "bob", "org/carol"), ("w1", "w2")), start=1)
+    ]
+)  # those of bob are parted
 def test_totals_of_a_table_are_those_of_the_counters(kind, rows):
     read, (quantities, cost) = table(rows, kind), counters(rows)
     found = Counter()
