@@ -80,6 +80,13 @@ class Judge:
         self.ledger.ended(request_id, usage, self.now)
         self.release()
 
+    def come_back(self, place: int) -> None:
+        """A call is in the order for a moment, and is sent again, perhaps elsewhere."""
+        request, _ = self.running[list(self.running)[place % len(self.running)]]
+        self.ledger.returned(request.id, self.now)
+        self.check()
+        self.send(request, self.live[place % len(self.live)])
+
     def leave(self, place: int) -> None:
         request_id = list(self.waiting)[place % len(self.waiting)]
         del self.waiting[request_id]
@@ -128,7 +135,7 @@ STEP = st.one_of(
         st.integers(0, 40),
     ),
     st.tuples(st.just("end"), st.integers(0, 100), st.booleans()),
-    st.tuples(st.just("leave"), st.integers(0, 100)),
+    st.tuples(st.sampled_from(["come_back", "leave"]), st.integers(0, 100)),
     st.tuples(st.just("pass"), st.floats(0.0, 30.0)),
     st.tuples(st.just("load"), st.integers(0, 3)),
 )
@@ -140,6 +147,7 @@ TOO_LARGE = ("arrive", "a", "one", 2609, 0)  # for what they leave, and not for 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(steps=st.lists(STEP, max_size=80), backends=st.integers(1, 3))
+@example(steps=[("arrive", "a", "one", 1, 0), ("come_back", 0)], backends=1)
 @example(steps=[*SHARED, TOO_LARGE], backends=1)
 @example(steps=[("arrive", "a", None, 1, 0)] * 3 + [*SHARED, TOO_LARGE], backends=1)
 def test_whatever_happens_the_books_add_up_none_that_runs_is_paused_and_none_waits_for_ever(steps, backends):
@@ -149,6 +157,8 @@ def test_whatever_happens_the_books_add_up_none_that_runs_is_paused_and_none_wai
             judge.arrive(*arguments)
         elif name == "end" and judge.running:
             judge.end(arguments[0], final=arguments[1])
+        elif name == "come_back" and judge.running:
+            judge.come_back(arguments[0])
         elif name == "leave" and judge.waiting:
             judge.leave(arguments[0])
         elif name == "pass":
