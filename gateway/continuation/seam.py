@@ -73,6 +73,11 @@ class Shown(NamedTuple):
     text: str
     held_back: int
 
+    def ends(self, text: str) -> bool:
+        """Whether this decoded text, without what was held back, ends with the shown text, or is the end of it."""
+        before = text[: max(0, len(text) - self.held_back)]
+        return before.endswith(self.text) or self.text.endswith(before)
+
 
 async def find_seam(ask: Ask, tokens: Generated, shown: Shown, *, chars: int) -> Seam:
     """The seam after these tokens; `chars` is the needed length of the text before it. Raises UpstreamError."""
@@ -88,7 +93,7 @@ async def find_seam(ask: Ask, tokens: Generated, shown: Shown, *, chars: int) ->
         whole_text = await _detokenize(ask, tokens.model, ids[:whole])
     cut_chars = len(text) - len(whole_text)
     skip = 0
-    if cut_chars or not shown.text:
+    if cut_chars or not shown.text or not shown.ends(text):
         skip = await _decoded_chars(ask, tokens, ids, pending=cut_chars)
     seam = Seam(skip=skip, cut_chars=cut_chars, cut_tokens=cut_tokens)
     if not chars:
@@ -104,9 +109,8 @@ def _check(text: str, shown: Shown, *, is_whole: bool) -> None:
     """Raise UpstreamProtocolError where this text does not contain what the client was shown, up to the end.
     `is_whole`: it is the text of all tokens, so the last of them has a text.
     """
-    before = text[: max(0, len(text) - shown.held_back)]
-    is_shown = before.endswith(shown.text) or shown.text.endswith(before)
-    if before and not (is_shown if shown.text else not is_whole):
+    is_known = shown.ends(text) if shown.text else not is_whole
+    if len(text) > shown.held_back and not is_known:
         raise UpstreamProtocolError("the text before the seam is not that of its tokens")
 
 

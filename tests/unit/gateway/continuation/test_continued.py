@@ -258,6 +258,7 @@ async def test_a_backend_is_left_whose_answer_a_stop_string_has_ended():
 @example(prompt="", cuts=[2, 6], merges=3, bias=False)  # the character ends in the next answer, which does not name it
 @example(prompt="{-", cuts=[2], merges=1, bias=True)  # a special token stands between the seam and the character's end
 @example(prompt="{-", cuts=[2], merges=2, bias=True)  # the character ends after the special token, before the seam
+@example(prompt="\x01\x83", cuts=[3], merges=3, bias=True)  # and that event has a text, too
 async def test_log_probabilities_after_a_seam_inside_a_character_are_right(prompt, cuts, merges, bias):
     """The token that ends it has its name, and the offsets count that."""
     fields = {**PATIENT, "max_tokens": INCOMPLETE_TOKENS_MAX, "logprobs": 1, "prompt": f"p{prompt}"}
