@@ -100,7 +100,7 @@ class SmallVllm:
     async def ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         self.asked.append((path, body))
         if path == "/tokenize":
-            return {"tokens": list(body["prompt"].encode())}
+            return {"tokens": [*body["prompt"].encode(), *([EOS] if body["add_special_tokens"] else ())]}
         if path == "/detokenize":
             return {"prompt": decode(body["tokens"], skips_special=False)}
         (token,) = body["allowed_token_ids"]

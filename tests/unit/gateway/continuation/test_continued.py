@@ -221,6 +221,12 @@ async def test_an_event_that_is_no_completions_is_an_interruption():
     assert meter.interrupted
 
 
+async def test_a_stream_that_goes_on_ends_with_the_fingerprint_of_its_backend():
+    client = Client(COMPLETIONS, PATIENT, usage=False, each=False, merges=1)
+    client.keeps.memo.fingerprint = orjson.dumps("of an earlier stream")
+    assert f'"system_fingerprint":"{FINGERPRINT}"'.encode() in await client.interrupted([3])
+
+
 @pytest.mark.parametrize(("room", "is_full"), [(39, True), (40, False)])
 async def test_ids_of_what_goes_on_have_their_limit_too(room, is_full):
     client = Client(COMPLETIONS, {**PATIENT, "prompt": "p"}, usage=False, each=False, merges=1)
