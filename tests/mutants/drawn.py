@@ -18,7 +18,13 @@ from tests.mutants.sources import Mutant, run_all
 
 UNIT, INTEGRATION = "tests/unit/gateway", "tests/integration"
 AREAS = {  # a folder, and the tests of it that `make test` runs, from the quickest to the slowest
-    "policies": ("tests/unit/policies", "tests/conformance", "tests/simulation", "tests/properties"),
+    "policies": (
+        "tests/unit/policies",
+        "tests/unit/simulate/test_exposure.py",
+        "tests/conformance",
+        "tests/simulation",
+        "tests/properties",
+    ),
     "gateway/cluster": (f"{UNIT}/cluster", f"{UNIT}/shared_order", "tests/simulation/test_cluster.py"),
     "gateway/continuation": (
         f"{UNIT}/continuation",
