@@ -329,6 +329,10 @@ def test_the_sockets_of_workers_are_in_a_folder_of_their_user_alone():
         folder.rmdir()
 
 
+def test_a_greeting_has_the_form_that_every_version_reads():
+    assert msgspec.msgpack.decode(Hello(1, "m1").encode()) == ["hello", 1, "m1", True]
+
+
 @pytest.mark.parametrize(
     "body",
     [
