@@ -17,6 +17,7 @@ from unittest import mock
 
 PRELOADED = [
     "forked",
+    "founding",
     "kill_worker",
     "made_once",
     "gateway.cli",

@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import aiohttp
+from founding import FOUNDS
 from gateway_process import Process, serving
 from gateway_rig import CHAT, FAST, MODEL, PATIENCE_S, call, running
 from network import Network
@@ -126,7 +127,8 @@ class Cluster:
         """Start this replica, for the first time or again, and wait until it serves."""
         folder = self.folder / f"replica{number}"
         folder.mkdir(exist_ok=True)
-        options = dict(self.options.get(number, {}))
+        is_first = number not in self.processes and self.network is None
+        options = {"program": FOUNDS} if is_first and number not in self.options else dict(self.options.get(number, {}))
         settings = dict(self.settings)
         if self.network is not None:
             address = self.network.address(number)

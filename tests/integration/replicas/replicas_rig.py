@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from founding import FOUNDS
 from gateway_process import Process, serving
 from gateway_rig import PATIENCE_S
 from redis_server import RedisServer
@@ -67,7 +68,7 @@ async def replicas(folder: Path, server: RedisServer, count: int, *backends: Any
         async def start(number: int) -> Process:
             own = folder / str(number)
             own.mkdir()
-            return await stack.enter_async_context(serving(own, *backends, settings=given))
+            return await stack.enter_async_context(serving(own, *backends, settings=given, program=FOUNDS))
 
         made = Replicas(await asyncio.gather(*(start(number) for number in range(count))))
         await made.leader()

@@ -39,12 +39,16 @@ async def test_any_replica_answers_for_all_of_them(tmp_path):
 
 
 async def _agreeing(*processes):
-    """The views of these processes, once they agree on the leader: on a busy machine it may change."""
+    """The views of these processes, once they list each other and agree on the leader, which may change on a busy
+    machine.
+    """
     async with asyncio.timeout(15):
         while True:
             views = [await get(process, "/cluster") for process in processes]
             roles = sorted(view["role"] for view in views)
-            if roles == ["follower", "leader"] and len({(view["leader"], view["epoch"]) for view in views}) == 1:
+            listed = {len(view["members"]) for view in views} == {len(processes)}
+            agree = len({(view["leader"], view["epoch"]) for view in views}) == 1
+            if roles == ["follower", "leader"] and listed and agree:
                 return views
             await asyncio.sleep(0.05)
 

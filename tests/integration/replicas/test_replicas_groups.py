@@ -12,7 +12,7 @@ from replicas_rig import replicas
 
 from gateway.cluster.checkpoints import CHECKPOINT_S
 
-SHARED = {**FAST, "speed": 0.2, "requests_running_max": 8}  # so slow that both groups always wait
+SHARED = {**FAST, "speed": 0.4, "requests_running_max": 8}  # so slow that both groups always wait
 SERVED = 8_000  # to the smaller group while shares are measured: one request is a two hundredth of it
 CLIENTS = 32  # of each group, four times as many as there are seats
 IN_FORCE_S = 2.0  # a change at one replica is in force at all
@@ -94,7 +94,7 @@ async def test_a_groups_share_holds_wherever_its_tenants_ask_and_a_change_at_a_f
 async def test_limits_of_a_group_are_exact_over_replicas_and_outlive_a_leader(tmp_path, server):
     limit = 12
     groups = {"wide": {"in_flight_max": 5}, "rare": {"requests_per_minute_max": limit}}
-    slow = {**FAST, "speed": 0.02, "requests_running_max": 64}
+    slow = {**FAST, "speed": 0.05, "requests_running_max": 64}  # a call takes a third of a second
     async with (
         engine(**slow) as backend,
         replicas(
@@ -105,7 +105,7 @@ async def test_limits_of_a_group_are_exact_over_replicas_and_outlive_a_leader(tm
         await gateways.ready()
         async with asking(gateways, {(f"wide-{number}", number % 3): 3 for number in range(6)}):
             await until(lambda: running(backend) == 5)
-            most, ends_at = 0, time.monotonic() + 5.0
+            most, ends_at = 0, time.monotonic() + 2.0
             while time.monotonic() < ends_at:
                 most = max(most, running(backend))
                 await asyncio.sleep(0.002)

@@ -9,6 +9,7 @@ from decimal import Decimal
 
 import pytest
 from admin_rig import within
+from founding import FOUNDS
 from gateway_process import serving
 from gateway_rig import CHAT, FAST, MODEL, PATIENCE_S, call, engine
 from redis_server import RedisServer
@@ -43,7 +44,7 @@ async def three(folder, server, backend, hook):
         async def start(number):
             own = folder / str(number)
             own.mkdir(exist_ok=True)
-            return await stack.enter_async_context(serving(own, backend, settings=settings))
+            return await stack.enter_async_context(serving(own, backend, settings=settings, program=FOUNDS))
 
         made = Replicas(await asyncio.gather(*(start(number) for number in range(3))))
         await made.leader()
