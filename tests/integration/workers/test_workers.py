@@ -7,10 +7,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from gateway_rig import FAST, SLOW, engine, running, until
+from forked import FAIRLEAD
+from gateway_rig import FAST, PATIENCE_S, SLOW, engine, running, until
 from workers_rig import children, workers
 
-from gateway.observability.metrics.scheduler_metrics import INTERVAL_S
+SETTLED = 600  # to bob, before a share is measured: who comes first has all slots, and the other is then served more
+SERVED = 3_600  # to bob, meanwhile: one request of its is an eightieth of it
+LOOK_S = 0.2  # instead of a second
+LOOKS_OFTEN = f"from gateway.observability.metrics import scheduler_metrics as m; m.INTERVAL_S = {LOOK_S}; {FAIRLEAD}"
 
 
 def sized(backend, requests):
@@ -23,7 +27,7 @@ def is_there(pid):
 
 
 async def test_each_worker_answers_whole_and_streamed(tmp_path):
-    async with engine() as backend, workers(tmp_path, backend) as gateway:
+    async with engine() as backend, workers(tmp_path, backend, program=LOOKS_OFTEN) as gateway:
         for pid in gateway.pids:
             async with gateway.clients("alice", pid) as alice:
                 assert await alice.get("/readyz") == 200
@@ -31,7 +35,7 @@ async def test_each_worker_answers_whole_and_streamed(tmp_path):
                 async with alice.streaming() as answer:
                     assert answer.status == 200
                     assert (await answer.read()).endswith(b"data: [DONE]\n\n")
-        await asyncio.sleep(3 * INTERVAL_S)  # what a worker counts stays while it looks at tenants again and again
+        await asyncio.sleep(5 * LOOK_S)  # what a worker counts stays while it looks at tenants again and again
         total = await gateway.process.metric("fairlead_tenant_requests_total")
         assert sum(total.values()) == 4
 
@@ -46,7 +50,7 @@ async def test_a_limit_per_minute_counts_the_calls_at_all_workers(tmp_path):
 
 async def test_weights_hold_between_clients_of_different_workers_and_follow_a_change(tmp_path):
     tenants = {"alice": {"weight": 4}, "bob": {"weight": 1}}
-    options = {**FAST, "speed": 0.2, "requests_running_max": 8}  # so slow that both always wait
+    options = {**FAST, "speed": 0.4, "requests_running_max": 8}  # so slow that both always wait
     scheduling = {"share_ratio_max": 1.0}  # a cap of three quarters would be 3:1
     async with (
         engine(**options) as backend,
@@ -59,21 +63,25 @@ async def test_weights_hold_between_clients_of_different_workers_and_follow_a_ch
             while True:
                 assert await clients.ask(max_tokens=16) == 200
 
-        async def share(seconds):
-            """What alice was charged in this time, over what bob was."""
+        async def share(served):
+            """What alice was charged until bob was charged so much, over that."""
             before = await gateway.services()
-            await asyncio.sleep(seconds)
-            after = await gateway.services()
+            async with asyncio.timeout(PATIENCE_S):
+                while (after := await gateway.services())["bob"] - before["bob"] <= served:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
             return (after["alice"] - before["alice"]) / (after["bob"] - before["bob"])
 
         async with asyncio.TaskGroup() as group:
             asking = [group.create_task(ask(clients)) for clients in (alice, bob) * 32]
-            await asyncio.sleep(1.5)  # from here on both wait all the time
-            assert await share(4.0) == pytest.approx(4.0, rel=0.08)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(await gateway.services()) < len(tenants):  # noqa: ASYNC110 - until both are served
+                    await asyncio.sleep(0.1)
+            await share(SETTLED)  # from here on both wait all the time
+            assert await share(SERVED) == pytest.approx(4.0, rel=0.08)
             status, _ = await gateway.process.admin("PATCH", "/admin/v1/tenants/alice", {"weight": 1})
             assert status == 200
             await asyncio.sleep(1.0)
-            assert await share(3.0) == pytest.approx(1.0, rel=0.08)
+            assert await share(SERVED) == pytest.approx(1.0, rel=0.08)
             for task in asking:
                 task.cancel()
 
@@ -128,7 +136,7 @@ async def test_streams_of_a_follower_outlive_the_leader_and_its_waiting_calls_ar
     tenants = {"alice": {"in_flight_max": 1}}
     async with engine(**SLOW) as backend, workers(tmp_path, backend, tenants=tenants) as gateway:
         leader, follower = gateway.pids
-        async with gateway.clients("alice", follower, 2) as there, there.streaming(max_tokens=150) as answer:
+        async with gateway.clients("alice", follower, 2) as there, there.streaming(max_tokens=75) as answer:
             waiting = asyncio.create_task(there.ask(max_tokens=2))
             await asyncio.sleep(0.2)
             os.kill(leader, signal.SIGKILL)
