@@ -4,7 +4,9 @@ import asyncio
 import json
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 
+from admin_rig import within
 from gateway_rig import CHAT, FAST, PATIENCE_S, call, engine
 from redis_server import RedisServer
 from replicas_rig import replicas
@@ -40,7 +42,15 @@ async def three(folder, chat, **settings):
             ) as gateways,
         ):  # fmt: skip
             await gateways.ready()
+            for process in gateways.processes:
+                await within(partial(are_served, process), PATIENCE_S)
             yield gateways
+
+
+async def are_served(process):
+    """Whether this replica knows a backend of each model: it is ready with one, and a copy of a call waits for none."""
+    async with process.session.get(process.url + "/v1/models", headers={"Authorization": "Bearer k"}) as answer:
+        return {BIG, SMALL} <= {each["id"] for each in (await answer.json())["data"]}
 
 
 async def ask(process, tenant):
