@@ -60,7 +60,9 @@ class Replicas:
 
 
 @contextlib.asynccontextmanager
-async def replicas(folder: Path, server: RedisServer, count: int, *backends: Any, **settings: Any):
+async def replicas(
+    folder: Path, server: RedisServer, count: int, *backends: Any, program: str = FOUNDS, **settings: Any
+):
     """So many replicas before these engines, all started at once."""
     given = SETTINGS | {"state": {"redis": {"url": server.url}}} | settings
     async with contextlib.AsyncExitStack() as stack:
@@ -68,7 +70,7 @@ async def replicas(folder: Path, server: RedisServer, count: int, *backends: Any
         async def start(number: int) -> Process:
             own = folder / str(number)
             own.mkdir()
-            return await stack.enter_async_context(serving(own, *backends, settings=given, program=FOUNDS))
+            return await stack.enter_async_context(serving(own, *backends, settings=given, program=program))
 
         made = Replicas(await asyncio.gather(*(start(number) for number in range(count))))
         await made.leader()
