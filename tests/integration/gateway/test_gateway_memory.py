@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from admin_rig import within
+from forked import FAIRLEAD
 from gateway_process import kept, serving
 from gateway_rig import MODEL, PATIENCE_S, engine, running, until
 
@@ -13,6 +14,8 @@ from gateway.scheduling.checkpoint.documents import Counters, LearntModels
 from policies.accounts.checkpoint import SHARED_QUEUE
 
 AHEAD_SERVICE = 1_000.0
+KEPT_S = 0.5  # instead of 5
+KEEPS_OFTEN = f"from gateway.scheduling.checkpoint import checkpoint; checkpoint.CHECKPOINT_S = {KEPT_S}; {FAIRLEAD}"
 LONG = [{"role": "user", "content": "word " * 3_000}]
 
 
@@ -28,7 +31,7 @@ async def get_ahead(process, server, folder):
     """Alice and bob wait for the one seat together; alice's long prompt is served, bob's short calls go on waiting, and
     alice, which waits again, came last: it is the last to be rejected.
     """
-    calls = [asyncio.create_task(process.ask("carol", max_tokens=300))]
+    calls = [asyncio.create_task(process.ask("carol", max_tokens=3_000))]
     await until(lambda: running(server))
     for tenant, times, fields in [
         ("alice", 1, {"messages": LONG, "max_tokens": 1}),
@@ -37,7 +40,9 @@ async def get_ahead(process, server, folder):
     ]:
         calls += [asyncio.create_task(process.ask(tenant, **fields)) for _ in range(times)]
         await within(partial(have_come, process, calls), PATIENCE_S)
-    assert not calls[0].done(), "all have come while the seat was taken"
+    in_slot = calls.pop(0)
+    assert not in_slot.done(), "all have come while the seat was taken"
+    in_slot.cancel()
     await until(lambda: somebody_is_ahead(folder), 2 * PATIENCE_S)
     return calls
 
@@ -68,7 +73,7 @@ async def order_of(process, server):
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 async def test_who_was_served_far_more_than_another_stays_behind_it_after_a_restart(tmp_path, how):
     async with engine(speed=0.05, max_model_len=16_384) as server:
-        async with serving(tmp_path, server, requests_running_max=1) as process:
+        async with serving(tmp_path, server, requests_running_max=1, program=KEEPS_OFTEN) as process:
             calls = await get_ahead(process, server, tmp_path)
             assert await process.end(how) == ""
             await asyncio.gather(*calls)
