@@ -8,7 +8,11 @@ import pytest
 from admin_rig import admin
 from gateway_rig import bearer, call, engine
 
+from gateway.observability.metrics import scheduler_metrics
+
 pytestmark = pytest.mark.jumping
+
+LOOK_S = 0.25  # instead of a second
 
 
 def turn(number: int) -> dict:
@@ -36,11 +40,12 @@ async def seen(api, condition):
         (pool,) = (await api.get("/live")).json["pools"].values()
         if condition(pool["tenants"].get("alice", {}).get("sessions", [])):
             return pool
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.jumping(False)  # the wall clock does not
-async def test_a_session_goes_from_a_clients_header_to_the_live_document(tmp_path):
+async def test_a_session_goes_from_a_clients_header_to_the_live_document(tmp_path, monkeypatch):
+    monkeypatch.setattr(scheduler_metrics, "INTERVAL_S", LOOK_S)
     async with agents(tmp_path) as (api, alice):
         headers = {**alice, "x-session-id": "one"}
         first = await api.rig.post(turn(1), headers=headers)
@@ -59,7 +64,7 @@ async def test_a_session_goes_from_a_clients_header_to_the_live_document(tmp_pat
         assert pool["tenants"]["alice"]["session_states"] == {"idle": 1}
         assert (pool["sessions"]["holding"], pool["sessions"]["idle"]) == (False, 1)
         assert session["since_at"] == pytest.approx(time.time(), abs=60.0)
-        await asyncio.sleep(2.2)  # two more looks
+        await asyncio.sleep(2.2 * LOOK_S)  # two more looks
         later = await seen(api, lambda shown: [each["turns"] for each in shown] == [2])
         assert later["tenants"]["alice"]["sessions"] == [session], "what stays is not sent again"
         await api.rig.post(turn(3), headers={**headers, "x-dynamo-session-final": "true"})
