@@ -57,11 +57,11 @@ def call(**fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": HELLO, "max_tokens": 8, **fields}
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
+async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, *, every_s: float = 0.002) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(every_s)
 
 
 @contextlib.asynccontextmanager

@@ -162,7 +162,7 @@ async def test_a_whole_answer_that_was_left_is_charged_what_its_engine_decoded(c
         prompt = (await rig.post(call(max_tokens=1))).json["usage"]["prompt_tokens"]
         before, emitted_before = rig.service(), tokens_emitted(server)
         connection.send(http(call(max_tokens=3000, n=choices)))
-        await until(lambda: tokens_emitted(server) - emitted_before > 300 * choices)
+        await until(lambda: tokens_emitted(server) - emitted_before > 300 * choices, every_s=0.01)
         connection.reset()
         await until(lambda: not running(server))
         await until(rig.idle)

@@ -268,7 +268,8 @@ async def test_calls_that_lost_the_same_two_engines_run_apart_for_a_bounded_time
             {"name": f"b{each}", "url": backend.url, "requests_running_max": slots if each == 2 else number}
             for each, backend in enumerate(several)
         ]
-        rig = await stack.enter_async_context(gateway(*backends))
+        seldom = {"idle_s": 1.0, "busy_s": 1.0}  # time jumps from one poll to the next
+        rig = await stack.enter_async_context(gateway(*backends, health=seldom))
 
         def only(number):
             for each in range(3):
