@@ -15,6 +15,7 @@ from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
 
 TIMEOUT_S = 0.4
+SETTLE_S = 0.05  # no other gateway has anything to put back into an empty server
 # What a call takes beyond one beside. At load 4, without a wait for the store, it is 0.02 s at most in the mean, and
 # 0.04 s for the longest one: each gateway's engine has its own rhythm. A call that waits takes 0.7 s more for a slow
 # Redis, and TIMEOUT_S or more for one that is frozen.
@@ -96,7 +97,9 @@ def restart_empty(server):
 
 @pytest.mark.parametrize("fault", [freeze, kill, restart_empty], ids=lambda fault: fault.__name__)
 async def test_no_call_fails_or_waits_while_redis_is_away_and_all_are_counted(tmp_path, server, fault):
-    store = MirroredStore(RedisStore(server.url, timeout_s=TIMEOUT_S), SqliteStore(tmp_path / "state.db"))
+    store = MirroredStore(
+        RedisStore(server.url, timeout_s=TIMEOUT_S, settle_s=SETTLE_S), SqliteStore(tmp_path / "state.db")
+    )
     async with two_gateways(store) as rigs, Callers(*rigs) as callers:
         await asyncio.sleep(0.5)
         await asyncio.to_thread(fault, server)
@@ -114,7 +117,9 @@ async def test_no_call_fails_or_waits_while_redis_is_away_and_all_are_counted(tm
 async def test_no_call_fails_or_waits_while_redis_is_slow(tmp_path, server):
     async with slow_proxy(server.port, 0.1) as port:
         url = f"redis://127.0.0.1:{port}/0"
-        store = MirroredStore(RedisStore(url, timeout_s=TIMEOUT_S), SqliteStore(tmp_path / "state.db"))
+        store = MirroredStore(
+            RedisStore(url, timeout_s=TIMEOUT_S, settle_s=SETTLE_S), SqliteStore(tmp_path / "state.db")
+        )
         async with two_gateways(store) as rigs:
             async with Callers(*rigs) as callers:
                 await asyncio.sleep(FAULT_S)

@@ -57,6 +57,10 @@ class Replicas:
 
 @pytest.fixture
 async def replicas(server, tmp_path):
+    """Before a server that is new to none of them, so that it takes changes at once, until it is emptied."""
+    first = RedisStore(server.url, settle_s=0.0)
+    await first.news(0)
+    await first.close()
     made = Replicas(server.url, tmp_path)
     yield made
     await made.stop()
