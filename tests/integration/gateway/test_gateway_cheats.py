@@ -101,6 +101,7 @@ async def in_order(server, url, bodies):
     return order
 
 
+@pytest.mark.jumping
 async def test_what_no_engine_reads_makes_no_call_first():
     """To the engine itself the last one would say that it is urgent, and be heard."""
     first = json.dumps(call(max_tokens=200)).encode()
@@ -246,6 +247,7 @@ async def test_a_batch_and_a_message_are_charged_as_what_they_are():
         assert cost > 2 * 8
 
 
+@pytest.mark.jumping
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_leaving_again_and_again_at_the_last_moment_is_no_discount(path, stream):
@@ -280,7 +282,7 @@ async def test_pipelined_and_expecting_calls_are_each_charged_once():
 
 
 async def test_a_slow_reader_is_charged_for_all_that_it_made_the_backend_do():
-    async with gateway_and_engine() as (rig, server), wire(rig) as connection:
+    async with gateway_and_engine(speed=4) as (rig, server), wire(rig) as connection:
         connection.send(http(call(stream=True, max_tokens=3000, logprobs=True, top_logprobs=20)))
         await connection.head()
         connection.reader._limit = 1  # it takes nothing more
