@@ -8,10 +8,19 @@ from itertools import count
 import pytest
 from redis_server import RedisServer
 
-from gateway.cluster.election_store import ABANDONED_S, MEMBER_S, NO_WITNESSES, Ask, StoreCall, StoreView, Witnesses
-from gateway.cluster.promise import LEASE_S
+from gateway.cluster.election_store import NO_WITNESSES, Ask, StoreCall, StoreView, Witnesses
+from gateway.store import redis_election
 from gateway.store.base import StoreUnavailable
 from gateway.store.redis_election import RedisElection
+
+# Half as long as in a gateway: all that is kept here lives so long.
+LEASE_S, MEMBER_S, ABANDONED_S = (getattr(redis_election, name) / 2 for name in ("LEASE_S", "MEMBER_S", "ABANDONED_S"))
+
+
+@pytest.fixture(autouse=True)
+def halved(monkeypatch):
+    for name, value in (("LEASE_S", LEASE_S), ("MEMBER_S", MEMBER_S), ("ABANDONED_S", ABANDONED_S)):
+        monkeypatch.setattr(redis_election, name, value)
 
 
 @pytest.fixture
