@@ -240,7 +240,9 @@ async def test_the_live_state_shows_queues_limits_counters_and_rates(api):
         return (await api.get("/state/tenants?pool=tiny&limit=1")).json["items"][0]["service_per_s"] > 0
 
     await within(has_rate, 2.5)
-    await asyncio.gather(*calls)
+    for each in calls:
+        each.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def test_the_first_look_at_a_tenant_that_is_served_has_its_rate(api):

@@ -181,7 +181,8 @@ async def test_without_a_configuration_commands_need_nothing_and_another_user_ne
             out, error = await process.communicate()
         return process.returncode, out.decode(), error.decode()
 
-    gateway = await fork(FAIRLEAD, "serve", "--port", "0", folder=tmp_path, environment=environment)
+    at_once = environment | {"FAIRLEAD_SHUTDOWN__LAME_DUCK_S": "0"}  # no balancer sends it anything
+    gateway = await fork(FAIRLEAD, "serve", "--port", "0", folder=tmp_path, environment=at_once)
     try:
         said = ""
         async with asyncio.timeout(START_S_MAX):
