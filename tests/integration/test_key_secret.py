@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import yaml
+from founding import found
 from gateway_rig import until
 from redis_server import RedisServer
 from typer.testing import CliRunner
@@ -19,7 +20,8 @@ ONE, OTHER = b"the secret of the first gateway", b"the secret of another gateway
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path, monkeypatch):
+    found(monkeypatch.setattr)
     with RedisServer(tmp_path) as made:
         yield made
 
