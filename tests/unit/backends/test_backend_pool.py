@@ -312,6 +312,7 @@ async def test_since_when_a_backend_is_lost_stays_until_it_is_back():
 async def test_a_backend_on_trial_gets_one_request_while_others_are_well(monkeypatch):
     # Good polls would end the trial within 60 ms, which a loaded machine may not look at.
     monkeypatch.setattr(health, "TRIAL_POLLS", 1_000_000)
+    monkeypatch.setattr(health, "EJECTED_S_MIN", 1.0)  # instead of 10
     listener = Listener()
     async with serving(Server(), Server()) as urls:
         specs = [BackendSpec(name, url) for name, url in zip("ab", urls, strict=True)]
@@ -323,7 +324,7 @@ async def test_a_backend_on_trial_gets_one_request_while_others_are_well(monkeyp
             await until(lambda: [load.requests_running_max for load in pool.loads()["tiny"]] == [None, 1])
             assert pool.states()["b"] is HealthState.TRIAL
             before = listener.calls
-            report(pool, "b", Evidence.SERVED, now + 1.0)
+            report(pool, "b", Evidence.SERVED, asyncio.get_running_loop().time())
             assert listener.calls > before  # of "a" too, where that was asked just now
             assert [load.requests_running_max for load in pool.loads()["tiny"]] == [None, None]
 
