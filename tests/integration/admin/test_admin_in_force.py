@@ -223,6 +223,7 @@ async def test_a_wrong_parameter_of_a_policy_is_named(api):
 
 
 async def test_the_live_state_shows_queues_limits_counters_and_rates(api):
+    """Takes two seconds: a rate is known at the second look."""
     await api.post("/tenants", {"id": "alice", "in_flight_max": 1})
     key = await api.key_for("alice")
     await api.get("/state/tenants")

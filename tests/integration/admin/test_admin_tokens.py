@@ -116,6 +116,7 @@ async def test_a_token_for_others_or_of_another_time_or_of_no_tenant_is_refused(
 
 
 async def test_a_token_that_was_believed_is_believed_no_longer_than_it_says(api, provider, monkeypatch):
+    """Takes up to three seconds: what a token says is in whole ones."""
     monkeypatch.setattr("gateway.identity.tokens.LEEWAY_S", 0.0)
     over_at = int(time.time()) + 3
     token = provider.token(exp=over_at)

@@ -86,6 +86,7 @@ async def test_it_is_the_groups_rows_of_the_whole_document_and_no_string_of_anot
 
 
 async def test_its_stream_has_patches_of_its_own_rows_alone(tmp_path):
+    """Takes two seconds: of looks, each a second after the one before."""
     async with (
         all_call(tmp_path) as (api, leads),
         stream(api, "red", leads["red"]["secret"]) as red,
@@ -125,6 +126,7 @@ async def test_a_tenant_that_is_moved_away_leaves_the_stream(tmp_path):
 
 
 async def test_the_stream_ends_with_the_key_and_with_the_group(tmp_path):
+    """Takes seconds: two streams end when somebody looks next."""
     async with engine(**SLOW) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as api:
         await api.post("/groups", {"id": "green"})
         made = (await api.post("/keys", {"role": "group-admin", "group": "green"})).json

@@ -28,6 +28,7 @@ def total(history, column):
 
 
 async def test_what_was_served_is_in_it_with_its_events_and_roles_see_their_part(tmp_path, monkeypatch):
+    """Takes seconds: a slot is one, and a minute six."""
     monkeypatch.setattr(recorder, "STEP_S", 1)  # a slot is a second here, and a minute six
     monkeypatch.setattr(recorder, "MINUTE_S", 6)
     monkeypatch.setattr("gateway.live.history.history.STEPS_OF", {"15m": (1, 90), "1h": (6, 60)})
@@ -103,6 +104,7 @@ async def test_what_was_served_is_in_it_with_its_events_and_roles_see_their_part
 
 
 async def test_a_lost_backend_is_an_event(tmp_path, monkeypatch):
+    """Takes two seconds: a slot is one."""
     monkeypatch.setattr(recorder, "STEP_S", 1)
     async with engine(**FAST) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as api:
         await asyncio.sleep(1.5)

@@ -72,6 +72,7 @@ async def order_of(process, server):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 async def test_who_was_served_far_more_than_another_stays_behind_it_after_a_restart(tmp_path, how):
+    """Takes seconds: 42 calls wait for one seat, and processes start."""
     async with engine(speed=0.05, max_model_len=16_384) as server:
         async with serving(tmp_path, server, requests_running_max=1, program=KEEPS_OFTEN) as process:
             calls = await get_ahead(process, server, tmp_path)

@@ -27,6 +27,7 @@ def server(tmp_path):
 
 
 async def test_weights_hold_between_clients_of_different_replicas(tmp_path, server):
+    """Takes seconds: shares are of hundreds of calls."""
     tenants = {"alice": {"weight": 4}, "bob": {"weight": 1}}
     options = {**FAST, "speed": 0.4, "requests_running_max": 8}  # so slow that both always wait
     scheduling = {"share_ratio_max": 1.0}  # a cap of three quarters would be 3:1

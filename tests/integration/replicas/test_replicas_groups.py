@@ -69,6 +69,7 @@ async def ratio(process, one="few", other="many"):
 
 
 async def test_a_groups_share_holds_wherever_its_tenants_ask_and_a_change_at_a_follower_is_in_force(tmp_path, server):
+    """Takes seconds: shares are of hundreds of calls, twice."""
     tenants = members("few", 1) | members("many", 6)
     groups = {"few": {"weight": 2}, "many": {}}
     async with (
@@ -92,6 +93,7 @@ async def test_a_groups_share_holds_wherever_its_tenants_ask_and_a_change_at_a_f
 
 
 async def test_limits_of_a_group_are_exact_over_replicas_and_outlive_a_leader(tmp_path, server):
+    """Takes seconds: calls run for two, and two checkpoints are waited for."""
     limit = 12
     groups = {"wide": {"in_flight_max": 5}, "rare": {"requests_per_minute_max": limit}}
     slow = {**FAST, "speed": 0.05, "requests_running_max": 64}  # a call takes a third of a second
@@ -133,6 +135,7 @@ async def counters(process):
 
 
 async def test_what_tenants_have_received_in_their_groups_outlives_the_leader(tmp_path, server):
+    """Takes seconds: two checkpoints are waited for."""
     async with (
         engine(**FAST) as backend,
         replicas(tmp_path, server, 3, backend, tenants=members("few", 2), groups={"few": {"weight": 2}}) as gateways,

@@ -49,6 +49,7 @@ async def test_a_limit_per_minute_counts_the_calls_at_all_workers(tmp_path):
 
 
 async def test_weights_hold_between_clients_of_different_workers_and_follow_a_change(tmp_path):
+    """Takes seconds: shares are of hundreds of calls, twice."""
     tenants = {"alice": {"weight": 4}, "bob": {"weight": 1}}
     options = {**FAST, "speed": 0.4, "requests_running_max": 8}  # so slow that both always wait
     scheduling = {"share_ratio_max": 1.0}  # a cap of three quarters would be 3:1
