@@ -127,11 +127,13 @@ async def test_a_copy_is_counted_once_and_charged_to_no_tenant(tmp_path):
             return [sum(value for labels, value in each.items() if f'kind="{kind}"' in labels) for each in found]
 
         async with asyncio.timeout(PATIENCE_S):
-            while sum(await counted("shadow")) < calls:  # noqa: ASYNC110 - it is a process
+            while not sum(await counted("shadow")):  # noqa: ASYNC110 - it is a process
                 await asyncio.sleep(0.1)
-        await asyncio.sleep(0.5)  # for one more, which must not come
+        await asyncio.sleep(0.5)  # for all others
         assert await counted("served") == [calls] * 3
-        assert await counted("shadow") == [calls if number == leader else 0 for number in range(3)]
+        copies = await counted("shadow")
+        assert 1 <= copies.pop(leader) <= calls, "a copy that would have to wait is dropped"
+        assert copies == [0, 0]
         found = {}
         async with asyncio.timeout(2 * PATIENCE_S):
             while found.get(("tenant-0", BIG)) != 3 * calls:

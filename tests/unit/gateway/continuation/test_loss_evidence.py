@@ -132,7 +132,9 @@ class Pool:
 
     def __init__(self, engines, calls, *, kills_s, takes_s, seed, processes=1):
         self.random, evidences = Random(seed), [LossEvidence() for _ in range(processes)]
-        self.aboard = {f"b{number}": set() for number in range(engines)}
+        self.aboard = {
+            f"b{number}": {} for number in range(engines)
+        }  # in the order in which they came: no run is another
         self.calls = [Suspect() for _ in range(calls)]
         self.culprit, self.kills_s, self.takes_s = self.calls[self.random.randrange(calls)], kills_s, takes_s
         self.evidence = dict(zip(self.calls, itertools.cycle(evidences), strict=False))
@@ -162,7 +164,7 @@ class Pool:
             self.at(min(until, now + 0.05), self.begin, call, backend_id)
         else:
             self.evidence[call].sent(call, backend_id, now)
-            self.aboard[backend_id].add(call)
+            self.aboard[backend_id][call] = None
             self.sent[call] = now
             if call is self.culprit:
                 self.at(now + self.kills_s * self.random.uniform(0.7, 1.3), self.end_engine, backend_id)
@@ -171,7 +173,7 @@ class Pool:
 
     def end(self, now, call, sent_at):
         if self.sent.get(call) == sent_at:
-            self.aboard[call.backend_id].discard(call)
+            self.aboard[call.backend_id].pop(call, None)
             self.evidence[call].left(call)
             self.evidence[call].ended(call)
             self.ended.add(call)
