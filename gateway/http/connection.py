@@ -356,7 +356,11 @@ class ClientConnection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            try:
+                self.transport.write_eof()
+            except OSError:  # the client has just reset the connection
+                self.transport.abort()
+                return
         elif is_whole:  # TLS has no half of a connection, and an answer of HTTP/1.0 may end with it
             self.transport.close()
             return

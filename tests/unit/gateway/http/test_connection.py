@@ -6,11 +6,13 @@ repeated.
 """
 
 import asyncio
+import errno
 import gc
 import re
 import socket
 from math import inf
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import http_exceptions, web
@@ -765,6 +767,18 @@ async def test_what_is_left_of_a_connection_is_dropped_for_a_while_after_its_las
     assert transport.has_eof
     connection.data_received(b"a" * 1000)
     assert not transport.is_closing()
+    connection.connection_lost(None)
+
+
+async def test_a_client_that_resets_the_connection_just_after_its_last_answer_fails_nothing(monkeypatch):
+    """asyncio's own loop tells it to the one that says that nothing more comes."""
+    connection, transport = House().connect()
+    monkeypatch.setattr(transport, "write_eof", Mock(side_effect=OSError(errno.ENOTCONN, "not connected")))
+    connection.data_received(get("Connection: close"))
+    task = connection.task
+    await turns()
+    assert task.exception() is None
+    assert transport.is_closing()
     connection.connection_lost(None)
 
 
