@@ -14,6 +14,7 @@ from gateway.api.endpoints import VERSION, Endpoint
 from gateway.api.errors import ProblemError, WholeAnswer, problem_error
 from gateway.config.aliases import AliasSection
 from gateway.forwarding.backend_client import BackendClient
+from gateway.handlers.utilities import TRIES_MAX
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.request import HttpRequest
 from gateway.http.response import Response, to_response
@@ -131,7 +132,7 @@ class Version:
 
     async def _ask(self) -> WholeAnswer:
         route = self._pools.routes.any()
-        backend_ids = self._pools.routes.available(route[1].id) if route else []
+        backend_ids = self._pools.routes.available(route[1].id)[:TRIES_MAX] if route else []
         if not backend_ids:
             raise problem_error(Reason.NO_BACKEND)
         for last, backend_id in enumerate(backend_ids, 1 - len(backend_ids)):
