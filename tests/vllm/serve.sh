@@ -13,4 +13,4 @@ export VLLM_ENABLE_V1_MULTIPROCESSING=0 OMP_NUM_THREADS=1
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 unset VLLM_CPU_KVCACHE_SPACE # in whole GiB, and it would override --kv-cache-memory-bytes
 exec "$dir/venv/bin/vllm" serve "$dir/model" --served-model-name tiny --host 127.0.0.1 --port "$port" \
-  --max-model-len 4096 --dtype float32 --enforce-eager --distributed-executor-backend uni --kv-cache-memory-bytes 67108864 "$@"
+  --max-model-len 4096 --dtype float32 --enforce-eager --distributed-executor-backend uni --kv-cache-memory-bytes 134217728 "$@"
