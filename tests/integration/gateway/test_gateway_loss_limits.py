@@ -246,9 +246,11 @@ async def test_a_call_that_ends_every_engine_costs_three_and_no_other_call_fails
         assert sum(not each.healthy for each in several) == ENGINES_MAX
 
 
-async def test_calls_that_lost_the_same_two_engines_run_apart_for_a_bounded_time_however_many_they_are():
-    """Each holds a slot while it waits to be apart, so calls that lost nothing wait for them."""
-    number, slots, answer_s, loop = 40, 8, 2.0, asyncio.get_running_loop()
+@contextlib.asynccontextmanager
+async def lost_by_two(number, *, slots, answer_s, before_last=None):
+    """A gateway whose calls, so many, run at two engines that end after ten seconds each, and are left with a third
+    one. Yields the rig, that one and the calls.
+    """
     ends = [asyncio.Event(), asyncio.Event()]
 
     def until_ended(end):
@@ -281,11 +283,35 @@ async def test_calls_that_lost_the_same_two_engines_run_apart_for_a_bounded_time
             await until(lambda each=each: len(several[each].calls) == number)
             await asyncio.sleep(10.0)
             only(each + 1)
+            if each == 1 and before_last is not None:
+                before_last(rig)
             end.set()
+        yield rig, several[2], calls
+
+
+async def test_calls_that_lost_the_same_two_engines_run_apart_for_a_bounded_time_however_many_they_are():
+    """Each holds a slot while it waits to be apart, so calls that lost nothing wait for them."""
+    number, slots, answer_s, loop = 40, 8, 2.0, asyncio.get_running_loop()
+    async with lost_by_two(number, slots=slots, answer_s=answer_s) as (_, _, calls):
         began = loop.time()
         assert [(await each).status for each in calls] == [200] * number
         one_by_one = BACKEND_WAIT_S_MAX / answer_s
         assert loop.time() - began < BACKEND_WAIT_S_MAX + (number - one_by_one) / slots * answer_s + 5.0
+
+
+async def test_a_call_that_others_wait_for_waits_for_the_budget_of_retries_before_them():
+    def exhausted(rig):
+        rig.gateway._handlers._generation._budget.retrying = retry_budget.RETRIES_MIN
+
+    async with lost_by_two(2, slots=2, answer_s=2.0, before_last=exhausted) as (rig, last, calls):
+        await asyncio.sleep(1.0)
+        assert not last.calls
+        for _ in range(retry_budget.RETRIES_MIN):
+            rig.gateway._handlers._generation._budget.leave()
+        await until(lambda: last.calls)
+        await asyncio.sleep(1.0)
+        assert len(last.calls) == 1, "the other waits until it has left"
+        assert [(await each).status for each in calls] == [200, 200]
 
 
 @contextlib.asynccontextmanager
