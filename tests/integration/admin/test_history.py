@@ -75,13 +75,14 @@ async def test_what_was_served_is_in_it_with_its_events_and_roles_see_their_part
         assert {"tenants/red/a", "tenants/blue/b"} <= {each["name"] for each in events if each["kind"] == "change"}
 
         # A minute is there when it is over. The one of the calls may have their tenants, and the next one the tokens.
+        # The one before has both, where the look that ends its last slot comes after the calls.
         async def served_in(minute):
             answer = (await api.get(f"/history/minute?at={minute}")).json
             return {each["name"]: each["values"]["tokens"] for each in answer["rows"] if each["kind"] == "tenant"}
 
         tokens, asked_since = Counter(), time.time()
         while not tokens.total() and time.time() - asked_since < PATIENCE_S:
-            for minute in range(int(began // 6 * 6), int(time.time()), 6):
+            for minute in range(int(began // 6 * 6) - 6, int(time.time()), 6):
                 tokens.update(await served_in(minute))
             await asyncio.sleep(0.3)
         assert tokens.keys() <= {"red/a", "blue/b"}
