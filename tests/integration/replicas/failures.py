@@ -261,7 +261,8 @@ def other(cluster: Cluster, number: int) -> int:
 
 
 EVENTS: dict[str, Event] = {
-    "the leader is killed": Event(kill_leader, 1.0, kills=True),
+    # For what its books lack to be a small part of what is given.
+    "the leader is killed": Event(kill_leader, 1.0, kills=True, seconds=4.0),
     "a follower is killed": Event(kill_follower, 2.5, kills=True),
     "the leader is told to stop": Event(terminate_leader, 0.5),
     "a follower is told to stop": Event(terminate_follower, 0.5),

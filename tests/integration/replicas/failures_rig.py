@@ -33,7 +33,11 @@ from gateway_rig import CHAT, FAST, MODEL, PATIENCE_S, call, running
 from network import Network
 from redis_server import RedisServer
 
+from backends.engine.http.engine_calls import EngineCalls
+from backends.engine.http.exchange import EngineExchange
+from backends.engine.http.http_api import EngineApi
 from backends.engine.http.server import EngineOptions, EngineServer
+from backends.engine.http.serving import Serving
 from gateway.budgets.past import READ_S
 from gateway.cluster.checkpoints import CHECKPOINT_S
 from gateway.store.mirrored_usage import USAGE_PULL_S
@@ -61,6 +65,7 @@ PROMPT_PRICE, OUTPUT_PRICE = 1, 2
 CHARGES_S = 0.15  # between looks at what was charged; of one that is killed the last is so old
 FORGOTTEN_S_MAX = 1.5 * CHECKPOINT_S  # what is due comes late at a leader whose machine others use, too
 WINDOW_S = 5.0  # of a ratio: some hundred calls, a fifth of them of weight 1
+SAMPLES_S = 0.25  # between looks at what each tenant was given
 AT_ONCE_S = 0.002  # between looks at what runs at the backends
 SHUTDOWN = {"lame_duck_s": 0.6, "drain_s": 10.0}
 PRICE = {"currency": "EUR", "periods": [{"prompt": 1_000_000, "output": 1_000_000}]}  # 1 EUR a token
@@ -68,6 +73,41 @@ TENANTS = {
     **{tenant: {"weight": weight, "cost_per_day_max": 10**8} for tenant, weight in WEIGHTS.items()},
     SPENDER: {"cost_per_day_max": BUDGET},
 }
+
+
+Service = Counter[tuple[int, str]]
+"""What was given, by the replica that a client called and by tenant, as its order charges it."""
+
+
+class CountingServing(Serving):
+    """Counts the tokens that it gives, also to calls whose connection is lost. A call's `seed` says whose it is."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        super().__init__(options)
+        self._given: list[tuple[tuple[int, str], int, EngineExchange]] = []
+
+    @contextlib.contextmanager
+    def _running(self, reply, candidates, priority):
+        with super()._running(reply, candidates, priority) as exchange:
+            if (seed := reply.call.seed) is not None:
+                number, at = divmod(seed, len(WEIGHTS))
+                self._given.append(((number, list(WEIGHTS)[at]), reply.call.prompts[0].tokens, exchange))
+            yield exchange
+
+    def service(self) -> Service:
+        service: Service = Counter()
+        for of, prompt_tokens, exchange in self._given:
+            output_tokens = sum(choice.tokens for choice in exchange.choices)
+            service[of] += prompt_tokens * PROMPT_PRICE + output_tokens * OUTPUT_PRICE
+        return service
+
+
+class CountingServer(EngineServer):
+    serving: CountingServing
+
+    def make_api(self, options: EngineOptions) -> EngineApi:
+        self.serving = CountingServing(options)
+        return EngineApi(EngineCalls(self.serving, options))
 
 
 class Cluster:
@@ -223,8 +263,8 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def listening_at(host: str, options: dict[str, Any]):
-    """An EngineServer there; `url` is where it listens."""
-    server = EngineServer(EngineOptions(**options))
+    """A CountingServer there; `url` is where it listens."""
+    server = CountingServer(EngineOptions(**options))
     server.url = await server.start(host)
     try:
         yield server
@@ -295,6 +335,8 @@ class Load:
     cluster: Cluster
     calls: list[Call] = field(default_factory=list)
     charged: float = 0.0
+    samples: list[tuple[float, Service]] = field(default_factory=list)
+    """Times, and what was given until then."""
     forgotten: Counter[str] = field(default_factory=Counter)
     """Service by tenant that a leader's death may have taken from the books: its tenant gets as much again."""
     among: Iterable[int] | None = None  # the replicas that agree at the end; None: all
@@ -310,7 +352,7 @@ class Load:
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60))
-        looks = [self._look_at_backends()]
+        looks = [self._look_at_backends(), self._look_at_service()]
         looks += [look(number) for number in self.cluster.numbers for look in (self._look_at, self._look_at_charges)]
         self._ask_all(self.make_clients())
         self._tasks += [asyncio.create_task(each) for each in looks]
@@ -319,7 +361,7 @@ class Load:
         except BaseException:
             await self.__aexit__()
             raise
-        self._since, self.idle_s = time.monotonic(), 0.0
+        self._since, self.idle_s = self._sample(), 0.0
         self._ask_all(self._spend(number) for number in self.cluster.numbers for _ in range(SPENDERS))
         return self
 
@@ -349,7 +391,7 @@ class Load:
 
     async def end(self) -> Figures:
         """Let what runs come to its end, and say what there was."""
-        self.is_ending, self._until = True, time.monotonic()
+        self.is_ending, self._until = True, self._sample()
         await self.cluster.led(self.among)
         await asyncio.gather(*self._asking)
         async with asyncio.timeout(PATIENCE_S):
@@ -400,18 +442,31 @@ class Load:
         )
 
     def forget(self, number: int) -> None:
-        """This replica led, and was killed just now: its own calls since its last checkpoint are in no books."""
-        since = time.monotonic() - FORGOTTEN_S_MAX
-        for each in self.calls:
-            if each.replica == number and each.ended_at > since:
-                self.forgotten[each.tenant] += each.service
+        """This replica led, and was killed just now: what it gave since its last checkpoint is in no books."""
+        given = self._given(self._sample() - FORGOTTEN_S_MAX, inf)
+        self.forgotten += Counter({tenant: service for (of, tenant), service in given.items() if of == number})
 
     def _ratio(self, since: float, until: float, *, less: Mapping[str, int] = MappingProxyType({})) -> float:
         served = Counter({tenant: -service for tenant, service in less.items()})
-        for each in self.calls:
-            if since < each.ended_at <= until:
-                served[each.tenant] += each.service
+        for (_, tenant), service in self._given(since, until).items():
+            served[tenant] += service
         return served["gold"] / served["bronze"] if served["bronze"] else inf
+
+    def _given(self, since: float, until: float) -> Service:
+        """What was given between the samples next to these times, or since the first one."""
+        before = [service for at, service in self.samples if at <= since] or [self.samples[0][1]]
+        return [service for at, service in self.samples if at <= until][-1] - before[-1]
+
+    def _sample(self) -> float:
+        """Note what was given until now; this time."""
+        given = sum((backend.serving.service() for backend in self.cluster.backends), Service())
+        self.samples.append((now := time.monotonic(), given))
+        return now
+
+    async def _look_at_service(self) -> None:
+        while True:
+            self._sample()
+            await asyncio.sleep(SAMPLES_S)
 
     async def _look_at_charges(self, number: int) -> None:
         """Sum what this replica charges. Its counters begin anew with each leadership."""
@@ -491,6 +546,8 @@ class Load:
         if url is None:  # it has just ended, and nothing has looked since: a client that asked on would keep the loop
             await asyncio.sleep(READY_S)
             return None
+        if tenant in WEIGHTS:
+            fields["seed"] = number * len(WEIGHTS) + list(WEIGHTS).index(tenant)
         status, *usage = await self._call(url, tenant, fields)
         if status != SPENT:
             self.calls.append(Call(number, tenant, time.monotonic(), status, *usage))
