@@ -56,6 +56,7 @@ def moved(lines, rng):
 
 @pytest.mark.parametrize("workload", ["flood", "agents", "two-backends-again"])
 def test_a_recorded_workload_is_replayed_as_it_was(found, workload):
+    """Takes seconds: minutes of calls are simulated."""
     answer = found(workload)
     assert answer["trust"]["is_trusted"]
     assert answer["trust"]["factor"] <= FACTOR_MAX
@@ -67,7 +68,8 @@ def test_so_are_all_tenants_of_two_unequal_backends_but_the_one_whose_only_call_
     found, moved_by
 ):
     """Half of the calls of `intern`, which may have one in flight, ran at the backend that is five times as slow, one
-    after another; of the others' 14 %. Where its replay is far off, the answer says that it is not to be trusted.
+    after another; of the others' 14 %. Where its replay is far off, the answer says that it is not to be trusted. Takes
+    seconds: minutes of calls are simulated.
     """
     answer = found("two-backends", moved_by)
     if moved_by is None:
@@ -101,5 +103,6 @@ def test_and_in_what_happened_where_the_same_workload_is_recorded_twice(found):
 @pytest.mark.parametrize("workload", [pytest.param("two-backends", marks=pytest.mark.long), "agents"])
 @pytest.mark.usefixtures("found")
 def test_it_would_not_be_by_calls_at_their_recorded_times(workload, monkeypatch):
+    """Takes seconds: minutes of calls are simulated."""
     monkeypatch.setattr(process, "closed_loops", lambda _calls: {})
     assert simulated(workload)["trust"]["factor"] > 3.0

@@ -47,6 +47,7 @@ async def api(tmp_path, monkeypatch):
     [pytest.param(*SHORT, id="short"), pytest.param(*LONG, id="long", marks=pytest.mark.long)],
 )
 async def test_schemathesis_finds_nothing(api, tmp_path, phases, examples_max):
+    """Takes seconds: each route is asked what its schema allows and what it does not."""
     assert SCHEMATHESIS, "schemathesis is installed beside python"
     tmp_path.joinpath("schemathesis.toml").write_text(CONFIG)
     command = [

@@ -67,6 +67,7 @@ async def test_a_quiet_tenant_and_a_flood_call_until_they_are_stopped_and_leave_
 
 
 async def test_it_ends_by_itself_and_keeps_a_tenant_that_was_there(api, monkeypatch):
+    """Takes seconds: the demonstration lasts two."""
     monkeypatch.setattr(demo, "DEMO_S", 2.0)
     await api.post("/tenants", {"id": demo.QUIET, "weight": 2})
     assert (await api.post("/demo")).status == 202

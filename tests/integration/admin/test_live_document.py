@@ -137,6 +137,7 @@ async def test_a_stream_needs_a_key_and_ends_when_the_key_is_revoked(tmp_path):
 
 
 async def test_the_service_gap_of_tenants_that_wait_stands_beside_its_bound(tmp_path):
+    """Takes seconds: the gap is known once both have waited for a while."""
     async with engine(**FAST) as server:
         gpu = {"name": "gpu", "url": server.url, "requests_running_max": 2, "kv_tokens_max": 4096}
         async with admin(tmp_path, gpu) as api:

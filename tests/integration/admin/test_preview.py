@@ -9,6 +9,7 @@ NO_GROUPS = "body.tenants.declared.group", "body.groups.lead"
 
 
 async def test_two_tenants_that_flood_see_what_weight_3_would_do_and_nothing_is_changed(tmp_path):
+    """Takes seconds: engines are slow, so that both wait until all is asked."""
     async with engine(**SLOW) as server:
         gpu = {"name": "gpu", "url": server.url, "requests_running_max": 1}
         async with admin(tmp_path, gpu) as api:

@@ -55,6 +55,7 @@ async def api(tmp_path):
 
 
 async def test_calls_are_played_under_another_policy_and_weights_beside_what_happened(api, tmp_path, monkeypatch):
+    """Takes seconds: a process of its own plays each what-if."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -105,6 +106,7 @@ def shell(api, tmp_path):
 async def test_a_shell_plays_settings_of_the_whole_and_of_entries_and_prints_them_side_by_side(
     api, shell, monkeypatch, is_forked
 ):
+    """Takes seconds: four what-ifs are played."""
     model = call()["model"]
     assert (await api.post("/tenants", {"id": "a.b/c"})).status == 201
     assert (await api.post("/aliases", {"id": "both", "models": [model, "other"]})).status == 201
@@ -145,6 +147,7 @@ async def test_a_shell_plays_settings_of_the_whole_and_of_entries_and_prints_the
 async def test_a_shell_says_what_cannot_be_played_and_ends_what_it_began_when_it_is_interrupted(
     api, shell, monkeypatch
 ):
+    """Takes seconds: a process of its own plays each what-if."""
     refused = await shell("engines=x", "tiers/none", "weight=2", exit_code=1)
     assert "changes.engines: must be" in refused.stderr
     assert "changes.tiers.none: has no settings here" in (await shell("tiers/none", exit_code=1)).stderr
@@ -195,6 +198,7 @@ async def test_by_default_weights_and_policy_are_as_they_are(api, is_forked):
 
 
 async def test_calls_of_clients_that_wait_for_their_answers_are_counted_and_wait_in_the_replay(tmp_path, is_forked):
+    """Takes seconds: two clients call 15 times each, and a what-if is played."""
     async with engine(**FAST) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as asker:
         headers = bearer(await asker.key_for("declared"))
 

@@ -62,6 +62,7 @@ def found(tmp_path: Path, monkeypatch):
 
 
 def test_a_pool_twice_as_large_finds_more_of_the_contexts_and_holds_fewer_turns(found):
+    """Takes seconds: the scene is simulated twice, and recorded once."""
     answer = found(SessionsChanged(kv_scale=2.0), hold_sessions=True)
     before, after = answer["replayed"], answer["instead"]
     assert before["sessions"]["held_turns"] > after["sessions"]["held_turns"]
@@ -72,6 +73,7 @@ def test_a_pool_twice_as_large_finds_more_of_the_contexts_and_holds_fewer_turns(
 
 
 def test_holding_the_turns_of_agents_is_worth_what_it_was_in_the_scene_that_was_recorded(found):
+    """Takes seconds: the scene is simulated twice."""
     answer = found(SessionsChanged(held=True), hold_sessions=False)
     free, held = answer["replayed"], answer["instead"]
     assert answer["trust"]["is_trusted"]
@@ -85,6 +87,7 @@ def test_holding_the_turns_of_agents_is_worth_what_it_was_in_the_scene_that_was_
 
 
 def test_the_room_of_contexts_is_as_asked_or_learnt(found):
+    """Takes seconds: the scene is simulated twice."""
     answer = found(SessionsChanged(room_ratio=0.5), hold_sessions=True)
     assert answer["instead"]["sessions"]["etas"] == {"engine-1": 0.5}
     assert answer["replayed"]["sessions"]["etas"] != {"engine-1": 0.5}
