@@ -5,6 +5,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from statistics import median
 
 import pytest
 from gateway_process import serving
@@ -15,8 +16,8 @@ from tests.calm.streams import CallClient, port_of
 
 PROMPTS = 50
 RISE_MAX = PROMPTS * 3 * MIB
-P99_ADDED_S_MAX = 0.02
-RATIO_MAX = 1.5  # or this times what a relay adds that does nothing else, where that is more: measured 0.8 to 1.0
+BURSTS = 3  # at each, one after the other, of which the medians count: of about 50 calls the p99 is the slowest
+RATIO_MAX = 1.2  # of what a relay adds that does nothing else: measured 0.7 to 1.0, and 1.4 to 2.0 without slices
 LARGE = json.dumps(call(messages=[{"role": "user", "content": "word " * (MIB // 5)}])).encode()
 
 # Another process sends them, so that they hold up nothing in the one that measures.
@@ -107,7 +108,8 @@ async def test_fifty_at_once_hold_up_no_other_call(figure):
             return len(beside), *(percentile(beside, share) - percentile(alone, share) for share in (0.5, 0.99))
 
         async def measure():
-            return *await added(rig.port), (await added(control))[2]
+            found = [(*await added(rig.port), (await added(control))[2]) for _ in range(BURSTS)]
+            return tuple(median(each) for each in zip(*found, strict=True))
 
         calls, p50, p99, of_control = await undisturbed(measure, is_held)
     figure(11, "others' calls beside them", calls)
@@ -119,4 +121,4 @@ async def test_fifty_at_once_hold_up_no_other_call(figure):
 
 def is_held(found):
     _, _, p99, of_control = found
-    return p99 <= max(P99_ADDED_S_MAX, RATIO_MAX * of_control)
+    return p99 <= RATIO_MAX * of_control
