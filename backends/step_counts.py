@@ -3,7 +3,8 @@
 Every decoded sequence gets one token per step, or with speculative decoding as many more as were accepted. So the steps
 during a sequence's time give its tokens, whatever else runs. Scrapes give the number of steps so far. Between two
 scrapes the steps are taken as evenly spread; after the last one, as fast as in the last busy interval. While no request
-runs there are no steps: those counted by the next scrape belong to requests that were sent meanwhile.
+runs there are no steps: those counted by the next scrape belong to requests that were sent meanwhile. A request that
+was sent and has not ended may be on its way to the engine, so it counts as one that runs.
 """
 
 from bisect import bisect_right
@@ -23,6 +24,7 @@ class StepCounts:
         self._tokens: list[float] = []  # of one sequence, cumulative
         self._before: EngineMetrics | None = None
         self._is_idle = False
+        self._awaited: set[str] = set()
         self._token_s: float | None = None
 
     @property
@@ -49,17 +51,22 @@ class StepCounts:
             if tokens and at > self._at[-1]:
                 self._token_s = (at - self._at[-1]) / tokens
             self._add(at, self._tokens[-1] + tokens)
-        self._is_idle = not metrics.requests_running and not metrics.requests_waiting
+        self._is_idle = not (self._awaited or metrics.requests_running or metrics.requests_waiting)
 
     def silent(self) -> None:
         """Record that a poll failed: the activity until the next scrape is unknown."""
         self._at, self._tokens, self._before, self._is_idle = [], [], None, False
 
-    def sent(self, at: float) -> None:
+    def sent(self, request_id: str, at: float) -> None:
         """Record that a request was sent to the backend."""
+        self._awaited.add(request_id)
         if self._is_idle:
             self._is_idle = False
             self._add(max(at, self._at[-1]), self._tokens[-1])
+
+    def ended(self, request_id: str) -> None:
+        """Record that this request has left the backend. Idempotent."""
+        self._awaited.discard(request_id)
 
     def tokens_between(self, start: float, end: float) -> float | None:
         """Return the tokens of a sequence that was decoded for all of this interval; None if there are no counts for

@@ -119,8 +119,8 @@ class AttemptOwner(Protocol):
         """The id of the answer, as soon as it arrives, for APIs that can fetch an answer by its id."""
         ...
 
-    async def count_now(self, backend_id: str) -> None:
-        """Wait until the backend has reported the steps that it has counted."""
+    async def count_now(self, sending: Sending) -> None:
+        """The call has left the backend: wait until the backend has reported the steps that it has counted."""
         ...
 
 
@@ -366,7 +366,7 @@ class Attempt:
         try:
             if not self._has_counted_disconnect and (not stream or (meter is not None and meter.tokens_estimated)):
                 self._has_counted_disconnect = True
-                await self._owner.count_now(self._lease.backend_id)
+                await self._owner.count_now(self._sending)
         finally:
             if stream:
                 self._settlement.disconnected_stream(meter, time.perf_counter() - disconnected_s)

@@ -175,7 +175,6 @@ class Generation:
             sending.began = sending.backend.identified(sending.call.request.model)
         trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
         trace.expected_tokens = lease.expected_tokens
-        sending.backend.step_counts.sent(sending.dispatched_at)
         if trace.spans is not None:
             trace.spans.sent(lease.backend_id, sending.backend.known_kind.name)
 
@@ -183,7 +182,7 @@ class Generation:
         """Send the call when no other is on trial at its backend that may have ended the same engines; `is_again`: and
         when the budget has room for a retry.
         """
-        lease, now = sending.lease, sending.call.dispatcher.now
+        lease, now, counts = sending.lease, sending.call.dispatcher.now, sending.backend.step_counts
         if sending.losses and sending.is_last_chance:
             async with beating(sending.request, self._heartbeat_s):
                 await self._wait_apart(sending)
@@ -192,6 +191,7 @@ class Generation:
             if is_again:
                 await self._enter_budget(sending)
             self._evidence.sent(sending, lease.backend_id, now())
+            counts.sent(lease.request.id, now())
             try:
                 result, evidence = await Attempt(self._context, self, sending).run()
             except OptionsRejected:
@@ -203,6 +203,7 @@ class Generation:
                 self._report(sending, evidence)
             return result
         finally:
+            counts.ended(lease.request.id)
             self._evidence.left(sending)
             for waiting in self._apart:
                 if not waiting.done():
@@ -345,9 +346,10 @@ class Generation:
         sending.trace.answer_id = answer_id
         self.answered(sending.call, sending.lease, sending.trace)
 
-    async def count_now(self, backend_id: str) -> None:
-        """Wait until the backend has reported the steps that it has counted."""
-        await self._backends.count_now(backend_id)
+    async def count_now(self, sending: Sending) -> None:
+        """The call has left the backend: wait until the backend has reported the steps that it has counted."""
+        sending.backend.step_counts.ended(sending.lease.request.id)
+        await self._backends.count_now(sending.lease.backend_id)
 
     def answered(self, call: Call, lease: Lease, trace: CallTrace) -> None:
         """Report the answer's id, if it has one, and its tokens so far to `on_answer`."""

@@ -95,6 +95,7 @@ async def test_a_whole_answer_no_client_waits_for_is_aborted_and_charged_for_wha
         before, emitted_before = rig.service(), tokens_emitted(server)
         connection.send(http(call(max_tokens=1000)))
         await until(lambda: tokens_emitted(server) - emitted_before > 60)
+        assert len(rig.gateway.backends["b0"].step_counts._awaited) == 1
         connection.reset()
         await until(lambda: not running(server), AT_ONCE_S)
         await until(rig.idle, AT_ONCE_S)
@@ -212,6 +213,7 @@ async def test_hundreds_of_streams_that_come_and_leave_at_random_leave_nothing(c
             assert tenant.in_flight_tokens == tenant.queued_bytes == 0
         assert all(not view.reserved_tokens for view in rig.snapshot().backends.values())
         assert set(rig.gateway.backends.states().values()) == {"healthy"}
+        assert not any(rig.gateway.backends[each].step_counts._awaited for each in rig.gateway.backends.states())
         upstreams = [backend_client.upstream for backend_client in rig.gateway._clients.by_id.values()]
         await until(lambda: all(upstream.open_connections == upstream.idle_connections for upstream in upstreams))
         assert (await rig.post()).status == 200

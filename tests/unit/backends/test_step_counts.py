@@ -43,10 +43,31 @@ def test_since_the_last_scrape_it_goes_on_as_fast_as_before():
 
 def test_what_an_idle_backend_did_until_it_is_asked_again_it_did_for_what_it_was_sent():
     found = counts((0.0, metrics(7, running=0)))
-    found.sent(0.9)
-    found.sent(0.95)
+    found.sent("a", 0.9)
+    found.sent("b", 0.95)
     found.scraped(metrics(47), at=1.0)
     assert found.tokens_between(0.9, 1.0) == 40
+
+
+def test_a_backend_is_not_idle_before_it_has_begun_what_it_was_sent():
+    """Of the 100 steps after the second scrape, some are of the first request, and not all of the second."""
+    found = counts((0.0, metrics(7)))
+    found.sent("a", 0.9)
+    found.scraped(metrics(17, running=0), at=1.0)
+    found.ended("a")
+    found.sent("b", 1.5)
+    found.scraped(metrics(117), at=2.0)
+    assert found.tokens_between(1.5, 2.0) == 50
+
+
+def test_it_is_idle_again_once_that_has_ended():
+    found = counts((0.0, metrics(7)))
+    found.sent("a", 0.5)
+    found.ended("a")
+    found.scraped(metrics(17, running=0), at=1.0)
+    found.sent("b", 1.5)
+    found.scraped(metrics(117), at=2.0)
+    assert found.tokens_between(1.5, 2.0) == 100
 
 
 def test_nothing_is_done_after_the_end_of_what_ran_last():
