@@ -3,7 +3,6 @@
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any
@@ -125,29 +124,21 @@ def covers(test: str, node: str) -> bool:
 
 def _figures(found: Iterable[Mapping[str, Any]]) -> list[str]:
     """The judged figures that do not equal their targets, or all where none is judged. Cases are one figure, from
-    the lowest to the highest: their names begin alike, and they have one target.
+    the lowest to the highest: their names are alike up to a comma, and they have one target.
     """
     found = sorted(found, key=lambda figure: figure["name"])
-    kinds: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     judged = [figure for figure in found if figure["target"]]
     for figure in [figure for figure in judged or found if not _is_target(figure)]:
-        kinds.setdefault((*figure["name"].split()[:2], figure["unit"], figure["target"]), []).append(figure)
-    said = []
-    for cases in kinds.values():
-        words = takewhile(_are_equal, zip(*(figure["name"].split() for figure in cases), strict=False))
-        alike = " ".join(each[0] for each in words).removesuffix(" of").rstrip(",")
-        said.append(_figure(alike, cases))
-    return said
+        alike = figure["name"].partition(", ")[0]
+        kinds.setdefault((alike, figure["unit"], figure["target"]), []).append(figure)
+    return [_figure(alike if len(cases) > 1 else cases[0]["name"], cases) for (alike, *_), cases in kinds.items()]
 
 
 def _is_target(figure: Mapping[str, Any]) -> bool:
     """Whether the value is its target: a number, or "all" of those that its name or its target counts."""
     shown, target = _shown(figure["value"]), figure["target"]
     return shown == target or (target.startswith("all") and shown in f"{figure['name']} {target}".split())
-
-
-def _are_equal(words: tuple[str, ...]) -> bool:
-    return len(set(words)) == 1
 
 
 def unsaid_misses(checks: Iterable[Check], run: Mapping[str, Any]) -> list[int]:

@@ -40,5 +40,5 @@ async def test_three_that_wait_are_served_by_their_weights(tmp_path, figure):
             await asyncio.gather(*tasks, return_exceptions=True)
     for name, weight in WEIGHTS.items():
         error = found[name] / sum(found.values()) / (weight / 7) - 1
-        figure(6, f"share of tokens relative to {weight}/7, its share of the weights", 1 + error, target="within 3 %")
+        figure(6, f"share of tokens relative to its share of the weights, {weight}/7", 1 + error, target="within 3 %")
         assert abs(error) <= ERROR_MAX

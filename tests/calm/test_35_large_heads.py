@@ -37,7 +37,7 @@ async def test_a_large_head_is_refused_and_closed(name, figure):
                 before = rss_bytes(os.getpid())
         grown = max(0, rss_bytes(os.getpid()) - before)
         figure(35, f"time to answer, {name}, median of own time", 1e3 * percentile(times, 0.5), "ms", target="<= 10")
-        figure(35, f"rise of RSS over 30 of {name}", grown / MIB, "MiB", target="flat")
+        figure(35, f"rise of RSS over 30, of {name}", grown / MIB, "MiB", target="flat")
         assert percentile(times, 0.5) <= ANSWER_S_MAX
         assert grown <= RISE_MAX
         assert_untouched(rig, backend)

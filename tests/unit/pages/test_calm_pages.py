@@ -75,7 +75,7 @@ def test_figures_and_outcomes_are_shown_at_their_check():
 
 def test_cases_of_one_figure_are_shown_as_their_range_and_what_says_nothing_is_not():
     told = {"number": CHECKS[0].number, "unit": "ms", "target": "<= 2"}
-    cases = [("answer to a, p50", 1.25), ("answer to b, p50", 0.5), ("answer to c, p50", 1.0)]
+    cases = [("own time, to a", 1.25), ("own time, to b", 0.5), ("own time, to c", 1.0)]
     figures = [
         told | {"name": name, "value": value} for name, value in [*cases, ("calls of a", 3.0), ("bytes of b", 4.0)]
     ]
@@ -84,12 +84,12 @@ def test_cases_of_one_figure_are_shown_as_their_range_and_what_says_nothing_is_n
     figures.append(told | {"name": "whole streams, of 500", "value": 500, "target": "all"})
     figures.append(told | {"name": "calls answered, of 500", "value": 0, "target": "all"})
     page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": figures})
-    shown = "answer to **0.5 to 1.25** ms (≤2); bytes of b **4** ms (≤2, missed); "
-    shown += "calls answered, of 500 **0** ms (all); calls of a **3** ms (≤2, missed)"
+    shown = "bytes of b **4** ms (≤2, missed); calls answered, of 500 **0** ms (all); "
+    shown += "calls of a **3** ms (≤2, missed); own time **0.5 to 1.25** ms (≤2)"
     assert f" | **not run**; {shown} |\n" in page
     unjudged = [figure | {"target": ""} for figure in figures[:3]]
     page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": unjudged})
-    assert "; answer to **0.5 to 1.25** ms |\n" in page
+    assert "; own time **0.5 to 1.25** ms |\n" in page
 
 
 def test_a_figure_beyond_its_target_is_missed_and_its_check_says_why():
