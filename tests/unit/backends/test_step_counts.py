@@ -49,25 +49,18 @@ def test_what_an_idle_backend_did_until_it_is_asked_again_it_did_for_what_it_was
     assert found.tokens_between(0.9, 1.0) == 40
 
 
-def test_a_backend_is_not_idle_before_it_has_begun_what_it_was_sent():
-    """Of the 100 steps after the second scrape, some are of the first request, and not all of the second."""
+@pytest.mark.parametrize(("ended_at", "tokens"), [(0.95, 100), (1.2, 50)])
+def test_a_backend_is_idle_only_once_what_it_was_sent_has_ended(ended_at, tokens):
+    """Of 100 steps after a scrape that shows no request, some are of the first one, if that had not begun by then."""
     found = counts((0.0, metrics(7)))
     found.sent("a", 0.9)
+    if ended_at < 1.0:
+        found.ended("a")
     found.scraped(metrics(17, running=0), at=1.0)
     found.ended("a")
     found.sent("b", 1.5)
     found.scraped(metrics(117), at=2.0)
-    assert found.tokens_between(1.5, 2.0) == 50
-
-
-def test_it_is_idle_again_once_that_has_ended():
-    found = counts((0.0, metrics(7)))
-    found.sent("a", 0.5)
-    found.ended("a")
-    found.scraped(metrics(17, running=0), at=1.0)
-    found.sent("b", 1.5)
-    found.scraped(metrics(117), at=2.0)
-    assert found.tokens_between(1.5, 2.0) == 100
+    assert found.tokens_between(1.5, 2.0) == tokens
 
 
 def test_nothing_is_done_after_the_end_of_what_ran_last():
