@@ -8,7 +8,7 @@ import pytest
 from processes import until
 
 HELLO = [{"role": "user", "content": "Hello"}]
-MESSAGE = {"model": "tiny", "messages": HELLO, "max_tokens": 8}
+MESSAGE = {"model": "tiny", "messages": HELLO, "max_tokens": 8, "extra_body": {"temperature": 0}}
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from processes import until
 
 HELLO = [{"role": "user", "content": "Hello"}]
 CHAT = {"model": "tiny", "messages": HELLO, "max_tokens": 8, "extra_body": {"ignore_eos": True}}
-RESPONSE = {"model": "tiny", "input": "Hello", "max_output_tokens": 8}
+RESPONSE = {"model": "tiny", "input": "Hello", "max_output_tokens": 8, "temperature": 0}
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +57,7 @@ def test_openai_streams_through_its_helper(openai_package, openai_client):
 def test_openai_completes(openai_client):
     answer = openai_client.completions.create(model="tiny", prompt=["a", "b"], max_tokens=4)
     assert [choice.index for choice in answer.choices] == [0, 1]
-    chunks = list(openai_client.completions.create(model="tiny", prompt="a", max_tokens=4, stream=True))
+    chunks = list(openai_client.completions.create(model="tiny", prompt="a", max_tokens=4, temperature=0, stream=True))
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
@@ -81,7 +81,7 @@ def test_openai_responds(openai_client):
 
 
 def test_openai_streams_a_response(openai_client):
-    with openai_client.responses.stream(model="tiny", input="Hello", max_output_tokens=8) as stream:
+    with openai_client.responses.stream(**RESPONSE) as stream:
         events = list(stream)
         final = stream.get_final_response()
     assert events[0].type == "response.created"

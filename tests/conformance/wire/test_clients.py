@@ -105,7 +105,9 @@ def test_openai_calls_a_tool(openai_client, stream):
 def test_anthropic_offers_a_tool(house):
     tool = {"name": "weather", "description": "What is it like?", "input_schema": Weather.model_json_schema()}
     with anthropic.Anthropic(base_url=house.url, api_key=house.key, max_retries=0) as client:
-        message = client.messages.create(model="tiny", messages=HELLO, max_tokens=20, tools=[tool])
+        message = client.messages.create(
+            model="tiny", messages=HELLO, max_tokens=20, tools=[tool], extra_body={"temperature": 0}
+        )
     assert {block.type for block in message.content} <= {"text", "tool_use"}
     assert message.usage.output_tokens == 20
 
@@ -116,7 +118,9 @@ def test_langchain_parses_a_structured_answer(house):
 
 
 def test_langchain_binds_tools(house):
-    model = ChatOpenAI(model="tiny", base_url=house.base_url, api_key=house.key, max_completion_tokens=20)
+    model = ChatOpenAI(
+        model="tiny", base_url=house.base_url, api_key=house.key, max_completion_tokens=20, temperature=0
+    )
     answer = model.bind_tools([Weather]).invoke("Rome?")
     assert answer.usage_metadata["output_tokens"] == 20
 
