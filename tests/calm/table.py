@@ -71,7 +71,6 @@ def figures_page(checks: Sequence[Check], run: Mapping[str, Any]) -> str:
         "",
         "Does the gateway keep its [promises](../security.md)?",
         "",
-        "- Command: `make test-calm test-calm-mutants test-soak calm-page`.",
         "- Tests assert the targets of tests/calm/checks.toml, and pass unless the row says otherwise.",
         "- The target of a figure is in brackets. A figure that equals its target is left out.",
         "- *Own time* leaves out the time in which a process waited for a CPU core.",
@@ -137,7 +136,7 @@ def _figures(found: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _is_target(figure: Mapping[str, Any]) -> bool:
     """Whether the value is its target: a number, or "all" of those that its name or its target counts."""
-    shown, target = _shown(figure["value"]), figure["target"]
+    shown, target = _shown(figure["value"]).replace(",", ""), figure["target"]
     return shown == target or (target.startswith("all") and shown in f"{figure['name']} {target}".split())
 
 

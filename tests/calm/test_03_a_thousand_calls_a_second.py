@@ -96,8 +96,8 @@ async def test_calls_that_are_due_are_answered_soon(seconds, figure):
 
         rate, p50, p99 = found = await undisturbed(measure, is_held)
     figure(3, f"calls a second for {seconds} s, on one thread with their clients and backend", rate, target=f"{RATE}")
-    figure(3, "p50 of own time, from when a call was due", 1e3 * p50, "ms", target="<= 2")
-    figure(3, "p99 of own time, from when a call was due", 1e3 * p99, "ms", target="<= 15")
+    figure(3, "p50 of own time since a call was due", 1e3 * p50, "ms", target="<= 2")
+    figure(3, "p99 of own time since a call was due", 1e3 * p99, "ms", target="<= 15")
     assert is_held(found)
 
 

@@ -64,7 +64,7 @@ async def test_fair_and_within_limits(tmp_path, figure):
     allowed = LIMIT * (1 + minutes)  # the limit is a bucket that is filled all the time
     figure(24, "fairness error while Redis is away", during, target="<= 0.1")
     figure(24, "fairness error afterwards", after, target="<= 0.03")
-    figure(24, "use of a shared limit per minute, relative to the limit", taken / allowed, target="<= 1")
+    figure(24, "use of a shared limit per minute", taken / allowed, target="<= 1")
     figure(24, f"calls that failed, of {sum(statuses.values())}", sum(statuses.values()) - statuses[200], target="0")
     assert set(statuses) == {200}
     assert during <= DURING_MAX

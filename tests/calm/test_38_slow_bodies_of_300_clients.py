@@ -33,7 +33,7 @@ async def test_every_slow_body_is_a_408_in_time_and_takes_no_slot(figure):
         figure(38, "slow bodies answered 408", timeouts, f"of {CLIENTS}", target=f"{CLIENTS}")
         figure(
             38,
-            f"time until the last slow client is disconnected, own time, limit {BODY_S:g} s",
+            "time until the last slow client is disconnected, own time",
             took_s,
             "s",
             target=f"< {BODY_S + LATE_S_MAX:g}",
