@@ -84,22 +84,34 @@ class CountingServing(Serving):
 
     def __init__(self, options: EngineOptions) -> None:
         super().__init__(options)
-        self._given: list[tuple[tuple[int, str], int, EngineExchange]] = []
+        self._ended: Service = Counter()
+        self._present: list[tuple[tuple[int, str], int, EngineExchange]] = []
 
     @contextlib.contextmanager
     def _running(self, reply, candidates, priority):
         with super()._running(reply, candidates, priority) as exchange:
-            if (seed := reply.call.seed) is not None:
-                number, at = divmod(seed, len(WEIGHTS))
-                self._given.append(((number, list(WEIGHTS)[at]), reply.call.prompts[0].tokens, exchange))
-            yield exchange
+            if (seed := reply.call.seed) is None:
+                yield exchange
+                return
+            number, at = divmod(seed, len(WEIGHTS))
+            present = (number, list(WEIGHTS)[at]), reply.call.prompts[0].tokens, exchange
+            self._present.append(present)
+            try:
+                yield exchange
+            finally:
+                self._present.remove(present)
+                self._ended += given([present])
 
     def service(self) -> Service:
-        service: Service = Counter()
-        for of, prompt_tokens, exchange in self._given:
-            output_tokens = sum(choice.tokens for choice in exchange.choices)
-            service[of] += prompt_tokens * PROMPT_PRICE + output_tokens * OUTPUT_PRICE
-        return service
+        return self._ended + given(self._present)
+
+
+def given(calls: Iterable[tuple[tuple[int, str], int, EngineExchange]]) -> Service:
+    service: Service = Counter()
+    for of, prompt_tokens, exchange in calls:
+        output_tokens = sum(choice.tokens for choice in exchange.choices)
+        service[of] += prompt_tokens * PROMPT_PRICE + output_tokens * OUTPUT_PRICE
+    return service
 
 
 class CountingServer(EngineServer):
